@@ -205,11 +205,7 @@ class CohortCard:
 
 @router.get("/studies/{study}/rounds/{number}")
 async def show(
-    study: StudyId,
-    number: RoundNumber,
-    request: Request,
-    service: ServiceDep,
-    sizes: RoundSizesDep,
+    study: StudyId, number: RoundNumber, request: Request, service: ServiceDep, sizes: RoundSizesDep
 ) -> Response:
     """Show one round of a study."""
     live = await event_context(service.store, study)

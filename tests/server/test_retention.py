@@ -331,9 +331,7 @@ async def test_a_study_that_an_analyst_deletes_meanwhile_keeps_no_old_rows(
     assert await tables_with(served, [study]) == set()
 
 
-async def test_old_studies_and_audit_entries_are_deleted_by_the_settings(
-    served: Served,
-) -> None:
+async def test_old_studies_and_audit_entries_are_deleted_by_the_settings(served: Served) -> None:
     study, _ = await finished(served)
     later = await served.create()
     await served.pass_days(402)

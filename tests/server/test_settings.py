@@ -92,6 +92,4 @@ def test_a_provider_on_this_machine_needs_no_tls() -> None:
 
 def test_the_people_who_may_log_in_are_set_in_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BLINDTALLY_OIDC_ALLOWED", '{"Anna@Example.org": ["read", "operate"]}')
-    assert Settings().oidc_allowed == {
-        "anna@example.org": {Permission.READ, Permission.OPERATE},
-    }
+    assert Settings().oidc_allowed == {"anna@example.org": {Permission.READ, Permission.OPERATE}}

@@ -3,7 +3,8 @@
     device   adds one to the cell of its item on each of the levels 1 .. L: L cells of
              b + b^2 + .. + b^L, where a prefix of l digits to the base b is a cell of level l
     sum      noisy counts of all cells; counts of different devices add up over rounds, and those
-             of the same devices (`every_round`) are averaged
+             of the same devices (`every_round`) are averaged. A round whose coins hid a cell
+             is left out of its count, and the others stand for it
     heavy    the leaves of the consistent counts that exceed the noise (`complete_tree.py`)
 
 Ranks, quantiles and ranges are sums of few cells. Their noise grows with the logarithm of the
@@ -79,6 +80,8 @@ from secagg.ring import Lane, Ring, Vector
 
 # Arrays of the study state.
 COUNTS_ARRAY, NOISE_ARRAY, SAMPLING_VARIANCE_ARRAY = "level counts", "noise", "sampling variance"
+_SHOWN_ARRAY = "devices that showed"  # by cell: those of the rounds in which it was shown
+_EXCESS_ARRAY = "excess variance"  # by cell: beyond that of noise and coins
 MAX_LEAVES = 2**22
 _SIMULATED_ALPHA, _SIMULATED_LEVELS = 4, 8
 _EXPECTED_FALSE_POSITIVES = 0.3  # mean number of reported leaves that only noise makes heavy
@@ -259,15 +262,19 @@ class HierarchicalHistogram(
         size = plan.question.digits.base**plan.question.digits.width  # the last cells are leaves
         rows, ends = np.flatnonzero(shown[-size:]), (estimates[-size:], variances[-size:])
         leaves = estimates_of_values(plan.question.domain, rows, *ends)
-        earlier = state.arrays.get(COUNTS_ARRAY, np.zeros(len(counts)))
-        earlier_noise = state.arrays.get(NOISE_ARRAY, np.zeros(1))
+        excess = np.where(shown, variances - noise / p**2 - (1 - p) / p * estimates, 0.0)
+        is_known = shown | (plan.release.variance > 0)
+        added = {
+            COUNTS_ARRAY: counts,
+            NOISE_ARRAY: np.array([noise / p**2]),
+            _SHOWN_ARRAY: is_known * float(participants),
+            _EXCESS_ARRAY: excess,
+        }
+        for name, more in added.items():
+            state = state.with_array(name, state.arrays.get(name, np.zeros(len(more))) + more)
         devices = np.append(devices_per_level(state), float(participants))
-        state = state.with_array(COUNTS_ARRAY, earlier + counts).with_array(
-            NOISE_ARRAY, earlier_noise + noise / p**2
-        )
-        state = state.with_array(SAMPLING_VARIANCE_ARRAY, np.array([(1 - p) / p])).with_array(
-            DEVICES_ARRAY, devices
-        )
+        state = state.with_array(SAMPLING_VARIANCE_ARRAY, np.array([(1 - p) / p]))
+        state = state.with_array(DEVICES_ARRAY, devices)
         return Answer(True, float(shown.sum()), tuple(leaves[:MAX_SHOWN_ESTIMATES]), state)
 
     def final_estimates(
@@ -285,8 +292,12 @@ class HierarchicalHistogram(
             tree = tree.consistent()
         leaves = tree.levels[-1]
         alone = noise * leaf_variance(tree.base, tree.depth)
-        coins = float(state.arrays[SAMPLING_VARIANCE_ARRAY][0]) / rounds
-        variances = alone + np.maximum(leaves, 0) * coins
+        scale = devices.sum() / np.maximum(state.arrays[_SHOWN_ARRAY][-len(leaves) :], 1)
+        leaves = leaves * scale
+        spread = scale * float(state.arrays[SAMPLING_VARIANCE_ARRAY][0]) / rounds
+        spread += 0 if question.every_round else scale - 1
+        excess = state.arrays[_EXCESS_ARRAY][-len(leaves) :] * (scale / rounds) ** 2
+        variances = alone + excess + np.maximum(leaves, 0) * spread
         result = normal_posterior(leaves, variances, decision_threshold(question.threshold))
         is_heavy = result.heavy >= question.confidence
         tail = _EXPECTED_FALSE_POSITIVES / (_EXPECTED_FALSE_POSITIVES + len(leaves))
@@ -294,6 +305,10 @@ class HierarchicalHistogram(
         means = np.minimum(result.means, question.largest_count(int(devices.sum() / rounds)))
         rows = np.flatnonzero(is_heavy)
         return estimates_of_values(question.domain, rows, means, result.variances, result.heavy)
+
+    def asked_share(self, plan: HierarchicalHistogramPlan) -> float:
+        adds_up = plan.question.every_round or plan.release.variance > 0
+        return 1.0 if adds_up else 1 / plan.round
 
     def dp_event(self, plan: HierarchicalHistogramPlan, rounds: int) -> DpEvent:
         return release_loss(plan.question, plan.release, _release_count(plan.question, rounds))

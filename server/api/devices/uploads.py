@@ -164,11 +164,7 @@ async def put_masked_input(
         MessageKind.INPUT_SIGNATURE: b"".join(masked_input.signed_input),
     }
     upload = Upload(
-        participant.cohort,
-        masked_input.digest,
-        participant.slot,
-        MessageKind.MASKED_INPUT,
-        bodies,
+        participant.cohort, masked_input.digest, participant.slot, MessageKind.MASKED_INPUT, bodies
     )
     await _accept(service, participant, upload, check)
 

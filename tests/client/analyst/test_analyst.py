@@ -310,9 +310,7 @@ async def test_a_query_sends_all_its_arguments(kind: Kind) -> None:
         assert [row.model_dump() for row in await answer_of(asked)] == rows
 
 
-async def test_changes_and_comparisons_send_ranges_and_the_false_discovery_rate(
-    kind: Kind,
-) -> None:
+async def test_changes_and_comparisons_send_ranges_and_the_false_discovery_rate(kind: Kind) -> None:
     document = {"changes": [], "before": [1, 2], "after": [4, 5], "tested": 3, "changed": 0}
     document |= {"false_discovery_rate": 0.1, "interval_level": 0.9}
     requested: list[dict[str, str]] = []

@@ -95,11 +95,11 @@ def test_a_trie_blames_the_votes_that_epsilon_needs_and_no_threshold_below_them(
 def test_the_bar_of_a_trie_is_of_the_devices_of_all_levels() -> None:
     """Studies list an item at the bar with probability 0.95: 15 or fewer of 20 do with 3e-3."""
     asked, seen = first_plan(TRIE | {"epsilon": 4, "every_round": False}), 0
-    bar = highest_bar(asked.model_copy(update={"level": 2}), CountedRounds(2, 2, 2, 4000)).count
+    last_plan = asked.model_copy(update={"level": 2})
+    bar = math.ceil(highest_bar(last_plan, CountedRounds(2, 2, 2, 4000)).count)
     rng, mechanism = np.random.default_rng(1), SUM_MECHANISMS["triehh"]
     for seed in range(20):
-        first = int(rng.binomial(math.ceil(bar), 0.5))
-        holders = first, math.ceil(bar) - first
+        holders = rng.multinomial(bar, [0.5, 0.5]).tolist()
         rounds = [[[{"ha": 1}] * held + [{}] * (2000 - held)] for held in holders]
         *_, last = run_study(mechanism, asked.question, TERMS, rounds, Random(seed), planned=2)
         seen += bool(mechanism.final_estimates(asked.question, last.study_state))

@@ -87,9 +87,7 @@ def test_tokens_that_come_several_at_a_time_make_no_changes() -> None:
 
 
 @pytest.mark.parametrize(("rounds", "copies"), [(1, [6]), (2, [6]), (4, [6]), (4, range(1, 7))])
-def test_copies_that_few_rounds_cannot_measure_make_no_changes(
-    rounds: int, copies: Sequence[int]
-) -> None:
+def test_unmeasured_copies_make_no_changes(rounds: int, copies: Sequence[int]) -> None:
     """A comparison has a change with a probability of 0.05 at most; of 60, 11 do with 2e-4."""
     rng, counts, changed = np.random.default_rng(6), 1200 / np.arange(1, 61) / 4.7, 0
     for _ in range(20):

@@ -1,5 +1,6 @@
 """Rates over time over HTTP: by round, changes between rounds, and two studies compared."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -185,17 +186,17 @@ async def test_two_studies_are_compared_and_unlisted_items_have_a_bound(
 
 async def test_copies_that_devices_may_hold_make_no_change(served: Served) -> None:
     """Counts of 60 and 108 differ by 3.7 deviations, and those of six copies by 1.5."""
-    kind = dict[int, Any]()
-    for contribution in (1, 6):
+    for contribution, change in ((1, "rising"), (6, None)):
         question = study_request()["question"] | {"threshold": 30, "contribution": contribution}
         first, second = [await play(served, {"ab": n}, question=question) for n in (60, 108)]
-        kind[contribution] = only(await compare(served, first, second), "ab").change
-    assert kind == {1: "rising", 6: None}
+        assert only(await compare(served, first, second), "ab").change == change
 
 
-async def play_trie(served: Served, rounds: int, totals: dict[str, float]) -> str:
-    """Return a study of `triehh` with these totals of 120 devices that took part in each round."""
-    question = {
+async def play_totals(
+    served: Served, rounds: int, totals: Mapping[str, float], question: Any = None
+) -> str:
+    """Return a study, of `triehh` by default, with these totals of 120 devices in each round."""
+    question = question or {
         "mechanism": "triehh", "threshold": 5, "contribution": 1, "words": 10_000, "epsilon": 1,
         "delta": 1e-6, "domain": {"kind": "alphabet", "characters": "abcd", "length": 2},
     }  # fmt: skip
@@ -212,14 +213,14 @@ async def play_trie(served: Served, rounds: int, totals: dict[str, float]) -> st
 
 
 async def test_devices_that_take_part_in_every_round_are_counted_once(served: Served) -> None:
-    short, long = [await play_trie(served, rounds, {"ab": 90}) for rounds in (2, 4)]
+    short, long = [await play_totals(served, rounds, {"ab": 90}) for rounds in (2, 4)]
     row = only(await compare(served, short, long), "ab")
     assert row.rate_before == row.rate_after == 750
 
 
 async def test_the_bound_of_an_unlisted_item_is_that_of_privacy(served: Served) -> None:
     """The threshold is 5, and only what nearly all of the devices hold gets enough votes."""
-    listed, empty = [await play_trie(served, 2, totals) for totals in ({"ab": 60}, {})]
+    listed, empty = [await play_totals(served, 2, totals) for totals in ({"ab": 60}, {})]
     document = await compare(served, listed, empty)
     assert kinds(document) in ({}, {"ab": None})  # no bound, or one above the total
 
@@ -229,10 +230,10 @@ async def test_an_item_is_compared_with_its_key_in_the_other_study(
 ) -> None:
     monkeypatch.setattr(AdaptiveIbltQuestion, "fetches_strings", True)
     domain = Hashed(max_bytes=10, salt="x")
-    question = study_request()["question"] | {"domain": domain.model_dump()}
+    question = study_request()["question"] | {"mechanism": "tracked", "domain": domain.model_dump()}
     key, other = domain.name("ab"), domain.name("gh")
-    first = await play(served, {key: 30, "#cats": 30, other: 9}, question=question)
-    second = await play(served, {"ab": 30, "#cats": 90}, question=question)
+    first = await play_totals(served, 1, {key: 30, "#cats": 30, other: 9}, question)
+    second = await play_totals(served, 1, {"ab": 30, "#cats": 90}, question)
     for before, after in ((first, second), (second, first)):
         change = "rising" if before == first else "falling"
         assert kinds(await compare(served, before, after)) == {"ab": None, "#cats": change}

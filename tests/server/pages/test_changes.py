@@ -55,9 +55,7 @@ async def test_two_studies_are_compared_on_the_page(served: Served) -> None:
     assert "there is no such study" in unknown
 
 
-async def test_studies_are_selected_by_name_and_their_differences_are_shown(
-    served: Served,
-) -> None:
+async def test_studies_are_selected_by_name_and_their_differences_are_shown(served: Served) -> None:
     first = await play(served, EARLY_COUNTS)
     page = await page_of(served, f"/studies/{first}/changes")
     assert "There is no other study with a round." in page

@@ -163,9 +163,7 @@ async def test_no_answer_before_its_phase_is_over_is_kept(cohort: Cohort) -> Non
     """A request that comes too early is refused before any row is read."""
     device = cohort.devices[0]
     for step, what in zip(
-        STEPS[:-1],
-        ("encrypted-shares", "complaints", "survivors", "signed-inputs"),
-        strict=True,
+        STEPS[:-1], ("encrypted-shares", "complaints", "survivors", "signed-inputs"), strict=True
     ):
         *some, last = cohort.devices
         await asyncio.gather(*(getattr(other, step)() for other in some))

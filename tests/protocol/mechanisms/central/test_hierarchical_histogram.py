@@ -91,14 +91,27 @@ def test_rounds_over_different_devices_add_up() -> None:
     assert last.arrays[COUNTS_ARRAY][[0, 3]] == pytest.approx([200, 100], abs=5 * deviation)
 
 
+def test_rounds_that_hid_a_count_do_not_lower_it() -> None:
+    """Intervals cover 0.93 of the time: 14 or fewer of 20 do with a probability of 2e-3."""
+    asked, rng, covers = question(mode="sample-threshold"), np.random.default_rng(8), list[bool]()
+    for seed in range(32):
+        drawn = rng.multinomial(150, [1 / 3] * 3).tolist()
+        rounds = [[holding(*[0.1] * held, *[0.9] * (400 - held))] for held in drawn]
+        *_, last = run_study(MECHANISM, asked, TERMS, rounds, random.Random(seed), planned=3)
+        for each in MECHANISM.final_estimates(asked, last.study_state):
+            if each.item == UNIT.canonical("0.1"):
+                covers.append(abs(each.count - 150) < 1.96 * each.variance**0.5)
+    assert len(covers) >= 20
+    assert np.mean(covers) > 14 / 20
+
+
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_leaves_that_stand_out_are_concluded(rounds: int) -> None:
     """Devices that take part in three rounds count once."""
     devices = holding(*[0.1] * 150, *[0.9] * 100, *np.linspace(0, 1, 64))
     asked = question(every_round=rounds > 1)
-    every = [[devices]] * rounds
-    *_, outcome = run_study(MECHANISM, asked, TERMS, every, random.Random(4), planned=rounds)
-    heavy = MECHANISM.final_estimates(asked, outcome.study_state)
+    *_, last = run_study(MECHANISM, asked, TERMS, [[devices]] * rounds, random.Random(4), planned=3)
+    heavy = MECHANISM.final_estimates(asked, last.study_state)
     assert [each.item for each in heavy] == [UNIT.canonical("0.1"), UNIT.canonical("0.9")]
     for each, count in zip(heavy, (151, 101), strict=True):
         assert abs(each.count - count) < 5 * each.variance**0.5
