@@ -1,6 +1,7 @@
 """Key files of registrars and members, which only their owners may read; none is overwritten."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from random import SystemRandom
 from typing import Literal, TypeAlias
@@ -39,6 +40,8 @@ def create_key_file(path: Path, owner: KeyOwner = "registrar") -> Identity:
         advice = "--show prints a key's public half"
         raise KeyFileError(f"{path} exists and is not overwritten; {advice}") from None
     except OSError as error:
+        with suppress(OSError):
+            path.unlink()  # a part of a key, on a full disk
         raise KeyFileError(f"cannot make {path}: {error.strerror}") from None
     return Identity.of(secret)
 

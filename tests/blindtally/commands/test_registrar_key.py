@@ -1,5 +1,6 @@
 """A registrar's key is made once, for its owner alone, and never shown."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -47,6 +48,21 @@ def test_the_secret_half_is_in_the_file_and_nowhere_else(tmp_path: Path) -> None
     assert len(secret) == 64
     assert secret not in run.output
     assert secret not in repr(load_key_file(path))
+
+
+def test_a_full_disk_leaves_no_part_of_a_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = tmp_path / "registrar.key"
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(KeyFileError, match="No space"):
+            create_key_file(path)
+    assert not path.exists()
+    create_key_file(path)
 
 
 def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
