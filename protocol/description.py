@@ -96,11 +96,15 @@ class PlanFact:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Smallest `count` that is listed because of a `cause`, and the `step` that lowers it."""
+    """Smallest `count` that is listed because of a `cause`, and the `step` that lowers it.
+
+    Where it `is_lower_bound`, other items may hide larger counts, too.
+    """
 
     count: float
     cause: str
     step: str
+    is_lower_bound: bool = False
 
 
 THRESHOLD: Final = FormField(

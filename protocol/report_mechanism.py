@@ -67,7 +67,7 @@ RP = TypeVar("RP", bound=ReportPlan)
 H = TypeVar("H", bound=ReportAggregate)
 
 
-def noise_bar(plan: ReportPlan, count: float) -> Bar:
+def noise_bar(plan: ReportPlan, count: float, *, is_lower_bound: bool = False) -> Bar:
     """Return the bar of a `count` that the noise in the reports rarely reaches by itself."""
     more = "more devices" if plan.question.asks_every_round else "more devices or rounds"
     return Bar(
@@ -75,6 +75,7 @@ def noise_bar(plan: ReportPlan, count: float) -> Bar:
         "the noise of the reports hides smaller ones, because epsilon is "
         f"{plan.question.epsilon:g}",
         f"use a larger epsilon, or {more}",
+        is_lower_bound,
     )
 
 

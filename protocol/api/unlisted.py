@@ -10,7 +10,7 @@ the listed items.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from protocol.description import Bar
@@ -63,7 +63,9 @@ class CountedRounds:
 
 def highest_bar(plan: AnyPlan, rounds: CountedRounds) -> Bar:
     """Return the bar that decides which items are listed, after `rounds` of which `plan` is one."""
-    return max(_bars(plan, rounds), key=lambda bar: bar.count)
+    bars = [*_bars(plan, rounds)]
+    highest = max(bars, key=lambda bar: bar.count)
+    return replace(highest, is_lower_bound=any(bar.is_lower_bound for bar in bars))
 
 
 def _bars(plan: AnyPlan, rounds: CountedRounds) -> Iterator[Bar]:
@@ -158,6 +160,11 @@ def _short_of_bar(plan: AnyPlan, rounds: CountedRounds, largest: float | None) -
         yield f"To list some, {bar.step}."
         return
     least = f"{'about ' if _has_noise(plan) else ''}{_whole(bar.count)}"
+    if bar.is_lower_bound:
+        hidden = f"noise hides a count below {least}, other items larger ones"
+        yield f"No {name} is listed{among}: {hidden}."
+        yield f"To list more, {bar.step}."
+        return
     needed = mechanism_of(plan).rounds_needed(plan.question) or 0
     whole = f" that {rounds.decoded} of {needed} rounds complete" if rounds.decoded < needed else ""
     yield f"No {name}{whole} is listed. One is listed from a count of {least}{among}: {bar.cause}."
@@ -196,8 +203,9 @@ def limits_of_list(plan: AnyPlan, rounds: CountedRounds) -> list[str]:
             f"The estimates rest on the {rounds.decoded:,} of {rounds.summed:,} rounds that could "
             "be read."
         )
-    if bar.count > plan.question.threshold:
+    if bar.count > plan.question.threshold or bar.is_lower_bound:
         count = f"a count below about {_whole(bar.count)}" if math.isfinite(bar.count) else "items"
+        count += ", and larger ones that other items hide" if bar.is_lower_bound else ""
         limits.append(f"The list misses {count}: {bar.cause}. To list more, {bar.step}.")
     if mechanism_of(plan).rounds_needed(plan.question) is not None:
         limits.extend(_later_rounds(plan, rounds, is_over=True))
@@ -230,7 +238,7 @@ def count_of_unlisted(plan: AnyPlan, rounds: CountedRounds) -> str:
     item may leave out some of several cohorts (`protocol/mechanisms/cohort_comparison.py`).
     """
     bar = highest_bar(plan, rounds)
-    if not math.isfinite(bar.count):
+    if not math.isfinite(bar.count) or bar.is_lower_bound:
         return "not known"
     if plan.question.counts_by_round:
         return f"fewer than {_whole(bar.count)} in each round"

@@ -232,7 +232,8 @@ class LinearMechanism(ReportMechanism[LinearQuestion, LinearPlan, LinearAggregat
     def bars(self, plan: LinearPlan, devices: int | None) -> Iterator[Bar]:
         if devices:
             variance = plan.projection.variance(devices, 0, 0)
-            yield noise_bar(plan, _NOISE_DEVIATIONS * math.sqrt(variance))
+            count = _NOISE_DEVIATIONS * math.sqrt(variance)
+            yield noise_bar(plan, count, is_lower_bound=True)  # all items share the sums
 
     def nbytes(self, plan: LinearPlan) -> int:
         return -(-plan.projection.bits // 8)

@@ -257,7 +257,8 @@ async def _answer(service: Service, study: str) -> _Answer:
     sampled = [(each.participants or 0, max(each.sampling_threshold, copies)) for each in rounds]
     sampling = sum(count * (t - 1) for count, t in sampled) / sum(count for count, _ in sampled)
     ratios = [variance / total for total, variance in totals.values() if total > 0]
-    bar = highest_bar(plan, counted).count
+    highest = highest_bar(plan, counted)
+    bar = math.inf if highest.is_lower_bound else highest.count
     if not math.isfinite(bar):
         return _Answer(view, devices, totals, bar, bar)
     variance = max([sampling, *ratios]) * bar

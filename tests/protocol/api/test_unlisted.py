@@ -157,6 +157,16 @@ def test_a_trie_that_lost_a_round_states_that_the_longest_items_are_missing() ->
         assert "The longest items need 2 rounds, and 1 were read." in text
 
 
+def test_a_bar_below_which_noise_hides_items_promises_nothing_above_it() -> None:
+    fields = {"mechanism": "jl-hh", "threshold": 5, "epsilon": 4, "domain": OPTIONS}
+    plan, rounds = first_plan(fields, rounds=1), CountedRounds(1, 1, 1, 200_000)
+    reason = why_nothing_is_listed(plan, rounds, is_over=True, largest=20_000)
+    assert re.search("noise hides a count below about [0-9,]+, other items larger ones", reason)
+    assert "such devices list it" not in reason
+    assert "larger ones that other items hide" in " ".join(limits_of_list(plan, rounds))
+    assert count_of_unlisted(plan, rounds) == "not known"
+
+
 def test_a_bar_that_the_question_sets_is_not_blamed_on_epsilon() -> None:
     own = {"theta": 30, "probability": 0.1, "epsilon": 4}
     bar = highest_bar(first_plan(TRIE | own), CountedRounds(2, 2, 2, 1200))
