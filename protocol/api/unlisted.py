@@ -136,7 +136,7 @@ def _why_nothing_was_summed(plan: AnyPlan, rounds: CountedRounds) -> str:
     if not isinstance(plan, ReportPlan):
         needed += f", of which {terms.min_summed:,} stay until its end"
     if rounds.over:
-        return f"No round has a sum: {needed}. The rounds have the reasons."
+        return f"No round is in the answer: {needed}. The rounds have the reasons."
     return f"No round is over: {needed}."
 
 

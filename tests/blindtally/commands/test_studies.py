@@ -172,7 +172,7 @@ def test_a_study_without_a_sum_has_failed_for_a_reason(url: str) -> None:
     code, output = run(url, "show", view["id"])
     assert code == 0, output
     assert "failure in round 1: the study was stopped" in output
-    assert "No round has a sum: a round needs 8 devices" in " ".join(output.split())
+    assert "No round is in the answer: a round needs 8 devices" in " ".join(output.split())
 
 
 def test_a_finished_study_whose_rounds_all_failed_is_shown_as_failed(

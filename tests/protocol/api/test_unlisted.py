@@ -110,7 +110,11 @@ def test_the_bar_of_a_trie_is_of_the_devices_of_all_levels() -> None:
     ("fields", "rounds", "words"),
     [
         (TRACKED, CountedRounds(0, 0, 0, 0), "No round is over: each cohort of a round needs 3"),
-        (TRACKED, CountedRounds(2, 0, 0, 0), "No round has a sum: each cohort of a round needs 3"),
+        (
+            TRACKED,
+            CountedRounds(2, 0, 0, 0),
+            "No round is in the answer: each cohort of a round needs 3",
+        ),
         (TRACKED, CountedRounds(1, 1, 0, 900), "Use more words than 90,000"),
         (TRACKED, CountedRounds(2, 2, 2, 50), "Fewer than 60 devices cannot hold one item"),
         (TRACKED, CountedRounds(2, 2, 2, 900), "the threshold is 60. To list more, use a lower"),

@@ -65,12 +65,12 @@ async def test_a_failed_round_gives_the_reason(served: Served) -> None:
     why = "0 of 6 shared their secrets in time, where 4 are needed"
     assert page.count(why) == 1
     assert f"Failed: {why}" in page
-    assert "Nothing of it was decoded or revealed" in page
+    assert "nothing of it is in the answer" in page
     assert "<dt>devices in the sum</dt><dd>0</dd>" in page
     study_page = await page_of(served, f"/studies/{study}")
     assert f'<span class="sub why">{why}</span>' in study_page
     page = await page_of(served, f"/studies/{study}")
-    assert "No round has a sum: a round needs " in page
+    assert "No round is in the answer: a round needs " in page
     assert '<span class="state failed">failed</span>' in page.partition("</h1>")[2][:100]
     assert "state finished" not in page + await page_of(served, "/")
     assert "more words" not in page
