@@ -163,7 +163,7 @@ def _result_lines(plan: AnyPlan) -> Iterator[AdviceLine]:
     expected = expected_f1(plan)
     if expected is None:
         return
-    note = "in 89% of simulated studies, of flat to steep counts"
+    note = "in 88% of simulated studies, of flat to steep counts"
     yield AdviceLine("Expected F1", f"{expected.low:.2f} to {expected.high:.2f}", note)
     yield AdviceLine("Mean F1", f"{expected.f1:.2f}", "if shares fall as 1 / rank, as below")
     fewest, most = WORD_RANGE
