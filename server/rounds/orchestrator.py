@@ -271,9 +271,11 @@ class Orchestrator:
 
     async def _close_rounds(self, snapshot: PendingSnapshot) -> None:
         """Start the jobs that close rounds whose cohorts are all closed."""
-        candidates = None if snapshot.selection is None else self.closing_rounds
-        if candidates is None or candidates:
-            self.closing_rounds = set(await self.store.rounds.ready_to_close(candidates))
+        known = self.closing_rounds.copy()
+        if snapshot.selection is None or known:
+            asked = None if snapshot.selection is None else known
+            ready = set(await self.store.rounds.ready_to_close(asked))
+            self.closing_rounds = ready | self.closing_rounds - known  # some may be added meanwhile
         for study, number in self.closing_rounds:
             job = close_round_job(study, number)
             if not self._is_claimed(snapshot, job):

@@ -80,8 +80,8 @@ from secagg.ring import Lane, Ring, Vector
 
 # Arrays of the study state.
 COUNTS_ARRAY, NOISE_ARRAY, SAMPLING_VARIANCE_ARRAY = "level counts", "noise", "sampling variance"
-_SHOWN_ARRAY = "devices that showed"  # by cell: those of the rounds in which it was shown
-_EXCESS_ARRAY = "excess variance"  # by cell: beyond that of noise and coins
+SHOWN_ARRAY = "devices that showed"  # by cell: those of the rounds in which it was shown
+EXCESS_ARRAY = "excess variance"  # by cell: beyond that of noise and coins
 MAX_LEAVES = 2**22
 _SIMULATED_ALPHA, _SIMULATED_LEVELS = 4, 8
 _EXPECTED_FALSE_POSITIVES = 0.3  # mean number of reported leaves that only noise makes heavy
@@ -267,8 +267,8 @@ class HierarchicalHistogram(
         added = {
             COUNTS_ARRAY: counts,
             NOISE_ARRAY: np.array([noise / p**2]),
-            _SHOWN_ARRAY: is_known * float(participants),
-            _EXCESS_ARRAY: excess,
+            SHOWN_ARRAY: is_known * float(participants),
+            EXCESS_ARRAY: excess,
         }
         for name, more in added.items():
             state = state.with_array(name, state.arrays.get(name, np.zeros(len(more))) + more)
@@ -292,11 +292,11 @@ class HierarchicalHistogram(
             tree = tree.consistent()
         leaves = tree.levels[-1]
         alone = noise * leaf_variance(tree.base, tree.depth)
-        scale = devices.sum() / np.maximum(state.arrays[_SHOWN_ARRAY][-len(leaves) :], 1)
+        scale = devices.sum() / np.maximum(state.arrays[SHOWN_ARRAY][-len(leaves) :], 1)
         leaves = leaves * scale
         spread = scale * float(state.arrays[SAMPLING_VARIANCE_ARRAY][0]) / rounds
         spread += 0 if question.every_round else scale - 1
-        excess = state.arrays[_EXCESS_ARRAY][-len(leaves) :] * (scale / rounds) ** 2
+        excess = state.arrays[EXCESS_ARRAY][-len(leaves) :] * (scale / rounds) ** 2
         variances = alone + excess + np.maximum(leaves, 0) * spread
         result = normal_posterior(leaves, variances, decision_threshold(question.threshold))
         is_heavy = result.heavy >= question.confidence

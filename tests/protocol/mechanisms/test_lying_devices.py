@@ -17,8 +17,10 @@ from protocol.estimation.estimates import Estimate
 from protocol.mechanism import Answer, CohortSum, add_sums
 from protocol.mechanisms.central.hierarchical_histogram import (
     COUNTS_ARRAY,
+    EXCESS_ARRAY,
     NOISE_ARRAY,
     SAMPLING_VARIANCE_ARRAY,
+    SHOWN_ARRAY,
     HierarchicalHistogramQuestion,
 )
 from protocol.mechanisms.central.release_mechanism import DEVICES_ARRAY
@@ -180,6 +182,8 @@ def test_noise_gives_no_item_a_larger_count_than_there_are_devices() -> None:
     state = EMPTY_STATE.with_array(COUNTS_ARRAY, counts).with_array(NOISE_ARRAY, np.array([9.0]))
     state = state.with_array(SAMPLING_VARIANCE_ARRAY, np.zeros(1))
     state = state.with_array(DEVICES_ARRAY, np.array([40.0]))
+    state = state.with_array(SHOWN_ARRAY, np.full(len(counts), 40.0))
+    state = state.with_array(EXCESS_ARRAY, np.zeros(len(counts)))
     final = SUM_MECHANISMS["hierarchical-histogram"].final_estimates(SAMPLED_HISTOGRAM, state)
     assert [(each.item, each.count) for each in final] == [("aa", 40.0)]
 
