@@ -1,7 +1,7 @@
 """Key files of registrars and members, which only their owners may read; none is overwritten."""
 
 import os
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
 from random import SystemRandom
 from typing import Literal, TypeAlias
@@ -32,16 +32,18 @@ def create_key_file(path: Path, owner: KeyOwner = "registrar") -> Identity:
     secret = SystemRandom().randbytes(KEY_BYTES)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:
-        with open(os.open(path, flags, 0o600), "w", encoding="ascii") as file:
+        descriptor = os.open(path, flags, 0o600)
+        # Only a file that was made here is removed: without room for it, it has no whole key.
+        with ExitStack() as undo, open(descriptor, "w", encoding="ascii") as file:
+            undo.callback(path.unlink, missing_ok=True)
             file.write(f"{_header(owner)} {secret.hex()}\n")
             file.flush()
             os.fsync(file.fileno())
+            undo.pop_all()
     except FileExistsError:
         advice = "--show prints a key's public half"
         raise KeyFileError(f"{path} exists and is not overwritten; {advice}") from None
     except OSError as error:
-        with suppress(OSError):
-            path.unlink()  # a part of a key, on a full disk
         raise KeyFileError(f"cannot make {path}: {error.strerror}") from None
     return Identity.of(secret)
 

@@ -65,6 +65,23 @@ def test_a_full_disk_leaves_no_part_of_a_key(
     create_key_file(path)
 
 
+def test_a_process_that_may_open_no_more_files_leaves_a_key_that_exists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux refuses for this reason before it notices that the file exists."""
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    path = tmp_path / "registrar.key"
+    made = create_key_file(path)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", refuse)
+        with pytest.raises(KeyFileError, match="Too many"):
+            create_key_file(path)
+    assert load_key_file(path).public == made.public
+
+
 def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "registrar.key"
     create_key_file(path)
