@@ -73,7 +73,8 @@ _EXTRAS = {
     "clock": "server",
 }
 _DEFAULT_EXTRA = "simulate"
-_PLUG_IN_GROUP = "blindtally.mechanisms"  # that of `protocol/mechanisms/registry.py`
+# The registry has this name too, and cannot be imported when an error has it.
+_PLUG_IN_GROUP = "blindtally.mechanisms"
 _FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT}
 _OWN_PACKAGES = {"blindtally", "client", "paper", "protocol", "secagg", "server"}
 

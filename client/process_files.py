@@ -4,6 +4,10 @@ import os
 from contextlib import suppress
 from typing import Final
 
+_MAX_OPEN_FILES: Final = 65_536  # a connection that waits takes about 30 kB
+# Libraries that are loaded later, and the event loop, have some open.
+_OTHER_OPEN_FILES: Final = 50
+
 
 def make_private_file(path: str | os.PathLike[str]) -> None:
     """Make an empty file for SQLite, whose other files get its mode; leave a file that exists.
@@ -14,10 +18,6 @@ def make_private_file(path: str | os.PathLike[str]) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with suppress(FileExistsError):
         os.close(os.open(path, flags, 0o600))
-
-
-_MAX_OPEN_FILES: Final = 65_536  # a connection that waits takes about 30 kB
-_OTHER_OPEN_FILES: Final = 50  # of libraries that are loaded later, and of the event loop
 
 
 class OpenFilesError(ValueError):

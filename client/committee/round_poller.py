@@ -131,7 +131,8 @@ class RoundPoller(ABC, Generic[R]):
                 steps = await self.act(transport, api_key, report, self.poll_wait)
             except self.fatal_errors:
                 raise
-            except self.repeated as error:  # of the list of rounds, or of the disk
+            except self.repeated as error:
+                # The list of rounds could not be read, or the disk not be written.
                 _LOG.info("the rounds are read again: %s", error)
             if not steps:
                 await asyncio.sleep(pause)

@@ -100,8 +100,9 @@ class RateHistory:
         measured = (sums + _PRIOR_PAIRS * self.dispersion) / (pairs + _PRIOR_PAIRS)
         shares = self.exposure / np.maximum(self.devices, 1e-9)
         most, n = self.max_copies * shares.max(axis=1, initial=0), np.maximum(pairs, 1)
-        # Neighbouring differences share a round: n squares vary like fewer independent ones.
-        half = n**2 / (3 * n - 1)  # of their degrees of freedom
+        # Neighbouring differences share a round: n squares vary like fewer independent ones, which
+        # have twice `half` degrees of freedom.
+        half = n**2 / (3 * n - 1)
         bound = sums / n * half / special.gammaincinv(half, _MISSED_DISPERSIONS)
         least = np.where(pairs > 0, np.minimum(bound, most), most)
         dispersions: Floats = np.maximum(np.maximum(1, measured), least)

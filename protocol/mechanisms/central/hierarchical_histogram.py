@@ -80,7 +80,8 @@ from secagg.ring import Lane, Ring, Vector
 
 # Arrays of the study state.
 COUNTS_ARRAY, NOISE_ARRAY, SAMPLING_VARIANCE_ARRAY = "level counts", "noise", "sampling variance"
-SHOWN_ARRAY = "devices that showed"  # by cell: those of the rounds in which it was shown
+# For each cell, the devices in the rounds that showed it.
+SHOWN_ARRAY = "devices that showed"
 EXCESS_ARRAY = "excess variance"  # by cell: beyond that of noise and coins
 MAX_LEAVES = 2**22
 _SIMULATED_ALPHA, _SIMULATED_LEVELS = 4, 8
