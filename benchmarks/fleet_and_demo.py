@@ -39,7 +39,7 @@ from client.analyst.analyst import Analyst
 from client.fleet.config_and_results import FleetConfig
 from client.fleet.fleet import Fleet
 from client.http.transport import http_client
-from protocol.api.device_policy import Policy
+from protocol.device_policy.policy import Policy
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.mechanisms.tracked.plan import TrackedQuestion

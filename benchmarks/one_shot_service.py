@@ -43,11 +43,11 @@ from client.fleet.config_and_results import FleetConfig, FleetRound
 from client.fleet.fleet import Fleet
 from client.fleet.shards import ShardPool
 from client.http.transport import http_client
-from protocol.api.device_policy import Policy
 from protocol.api.messages import CohortView, RoundView, Timeouts
 from protocol.api.one_shot import OneShotRound
 from protocol.api.phases import Phase
 from protocol.committee_terms import CommitteeTerms, VolunteerTerms
+from protocol.device_policy.policy import Policy
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.mechanisms.tracked.plan import TrackedQuestion

@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 
 from benchmarks.harness import BenchmarkRow, argument_parser, fastest_cpu_seconds, report, run_peer
-from protocol.numerics.arrays import ItemValues
+from protocol.numerics.array_types import ItemValues
 from protocol.oracles.hadamard import Hadamard
 from protocol.oracles.ocms.hash_range_mixture import OcmsMixture
 from protocol.oracles.ocms.hashed import Ocms

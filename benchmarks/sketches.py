@@ -21,7 +21,7 @@ from benchmarks.harness import (
     fastest_cpu_seconds,
     report,
 )
-from protocol.numerics.arrays import Integers, Keys
+from protocol.numerics.array_types import Integers, Keys
 from protocol.sketches.iblt.decoding import decode_table
 from protocol.sketches.iblt.layout import cells_for
 from protocol.sketches.iblt.table import CellFormat, Iblt

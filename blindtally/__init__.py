@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from client.device.encoding import LeftOut, LeftOutReason
     from client.device.take_part import ParticipationOutcome, take_part
     from client.http.transport import Transport, http_client
-    from protocol.api.device_policy import Policy
     from protocol.api.events import Event
     from protocol.api.messages import HeavyHitter, QueryResult, RoundView, StudyView, Timeouts
     from protocol.api.rates import ItemChanges, RoundRate
     from protocol.api.segments import SegmentSummary
     from protocol.committee_terms import CommitteeTerms, VolunteerTerms
+    from protocol.device_policy.policy import Policy
     from protocol.domains.hashed import Hashed, HashedProduct
     from protocol.domains.numeric import NumericInterval
     from protocol.domains.product import Product
@@ -78,7 +78,7 @@ _NAMES = {  # names by module; "public = name" where the name in the module diff
     "client.device.device_state": "DeviceState",
     "client.device.driver": "EndState",
     "client.device.encoding": "LeftOut LeftOutReason",
-    "protocol.api.device_policy": "Policy",
+    "protocol.device_policy.policy": "Policy",
     "client.device.take_part": "ParticipationOutcome take_part",
     "client.committee.registrar": "DrawRecord Registrar seating_rounds",
     "client.http.transport": "Transport http_client",

@@ -33,7 +33,7 @@ from client.errors import (
     WrongPhaseError,
     WrongStateError,
 )
-from protocol.api.device_policy import PolicyError
+from protocol.device_policy.policy import PolicyError
 from secagg.errors import ProtocolError, UnsafeRequestError
 
 __all__ = [

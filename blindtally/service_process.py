@@ -36,7 +36,7 @@ from server.app import create_app
 from server.db import migrations
 from server.db.database import Database
 from server.db.database_url import parse_url
-from server.db.repositories.credentials_and_audit import AccessRepository
+from server.db.repositories.access.credentials_and_audit import AccessRepository
 from server.db.sqlite_lock import DatabaseInUseError, sqlite_process_lock
 from server.settings import SHUTDOWN_SECONDS, Settings, is_loopback
 from server.telemetry import logs, traces

@@ -29,7 +29,7 @@ from blindtally.simulate.populations import ItemPopulation, RoundCounts
 from blindtally.simulate.token_study import KeyedPopulation, TooFewWordsError, run_tokens
 from paper import frequency_sketches, gascon23
 from paper.adaptive_iblt import adaptive_question, run_adaptive_iblt
-from protocol.numerics.arrays import Keys
+from protocol.numerics.array_types import Keys
 from protocol.reference_mechanisms.count_sketches import MAX_CANDIDATES, candidate_count
 
 COUNT_SKETCH: Final = "count-sketch"

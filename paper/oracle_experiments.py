@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from blindtally.console.data_files import load_dataset
 from blindtally.datasets.cells import DataError
 from blindtally.datasets.item_counts import ItemCounts
-from protocol.numerics.arrays import Frequencies, ItemValues
+from protocol.numerics.array_types import Frequencies, ItemValues
 from protocol.oracles.hadamard import Hadamard
 from protocol.oracles.ocms.hashed import Ocms
 from protocol.oracles.ocms.ocms_gf import OcmsGf

@@ -31,7 +31,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from protocol.numerics.arrays import Words
+from protocol.numerics.array_types import Words
 
 _PRIME = np.uint64(2**61 - 1)
 _U29, _U30, _U31, _U32 = (np.uint64(shift) for shift in (29, 30, 31, 32))

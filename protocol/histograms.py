@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from protocol.domains import Domain
-from protocol.numerics.arrays import Flags, Indices, ItemValues, Keys
+from protocol.numerics.array_types import Flags, Indices, ItemValues, Keys
 
 _MAX_TOTAL = 2.0**63
 BATCH_HOLDINGS = 2**16  # a few arrays of this length fit in the processor's cache

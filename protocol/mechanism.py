@@ -33,7 +33,7 @@ from protocol.estimation.estimates import (
 )
 from protocol.estimation.rate_changes import RateHistory
 from protocol.histograms import Histogram
-from protocol.numerics.arrays import Floats
+from protocol.numerics.array_types import Floats
 from protocol.privacy.events import DpEvent, ExactSumEvent
 from protocol.privacy.noise_shares import NoiseShares
 from protocol.question_and_plan import P, Q, Terms, first_plan_fields

@@ -20,7 +20,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from protocol.committee_terms import AnyCommitteeTerms, VolunteerTerms
 from protocol.domains import Domain
 from protocol.domains.hashed import Hashed
-from protocol.numerics.arrays import Flags
+from protocol.numerics.array_types import Flags
 from protocol.public_model import Hex32, PublicModel, Rate, invalid
 from protocol.randomness import RandomWords, bernoulli
 from secagg.errors import InfeasibleError

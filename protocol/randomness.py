@@ -24,7 +24,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.numerics.arrays import Codes
+from protocol.numerics.array_types import Codes
 
 RandomWords: TypeAlias = Callable[[int], NDArray[np.uint64]]  # of a number: uniform words
 

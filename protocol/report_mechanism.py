@@ -21,7 +21,7 @@ from protocol.description import Bar
 from protocol.estimation.estimates import CONFIDENCE_LEVEL, normal_interval
 from protocol.histograms import Histogram
 from protocol.mechanism import Answer, Mechanism
-from protocol.numerics.arrays import Floats, PackedReports
+from protocol.numerics.array_types import Floats, PackedReports
 from protocol.oracles.oracle import REPORTS_PER_BATCH
 from protocol.privacy.events import DpEvent, LocalReportsEvent
 from protocol.question_and_plan import Plan, Question, Terms

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.numerics.arrays import Floats, Indices
+from protocol.numerics.array_types import Floats, Indices
 
 # Blocks of rounds that a study state keeps apart: 64 of 16,384 items take 100 to 350 MB (tracked).
 MAX_BLOCKS = 64

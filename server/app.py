@@ -9,7 +9,8 @@ from random import Random
 from fastapi import FastAPI
 from opentelemetry.trace import TracerProvider
 
-from server.api import audit, events, health, populations, rounds, studies
+from server.api import events, populations, rounds, studies
+from server.api import operations as operations_api
 from server.api.answers import changes, distributions, heavy_hitters, segments
 from server.api.devices import (
     committees,
@@ -31,10 +32,10 @@ from server.pages import help as help_page
 from server.pages import login, operations, rendering
 from server.pages import rounds as round_pages
 from server.pages import studies as study_pages
+from server.pages.charts.round_history import RoundSizes
 from server.pages.forms import preview
 from server.pages.forms import routes as form_routes
 from server.pages.page_requests import answer_error, unauthenticated_response
-from server.pages.round_history import RoundSizes
 from server.service import run_service
 from server.settings import DEFAULT_PACE, Pace, Settings
 from server.telemetry import traces
@@ -94,8 +95,7 @@ def create_app(
         committees,
         drawn_committees,
         enrolments,
-        audit,
-        health,
+        operations_api,
         rendering,
         login,
         form_routes,

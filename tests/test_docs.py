@@ -22,8 +22,8 @@ from blindtally.fleet_run.scenario import FleetScenario
 from blindtally.planning.sum_plan import AssumedItems
 from blindtally.simulate.scenario import Scenario
 from paper.commands import app as paper
-from protocol.api.device_policy import MAX_SHARINGS, MIN_SIGMA
 from protocol.api.messages import Timeouts
+from protocol.device_policy.policy import MAX_SHARINGS, MIN_SIGMA
 from server.settings import Settings
 
 ROOT = Path(__file__).parents[1]

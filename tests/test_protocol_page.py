@@ -198,8 +198,8 @@ def test_a_report_is_refused_for_the_reasons_of_the_page() -> None:
         for path in (
             "api/devices/reports.py",
             "db/repositories/arrivals.py",
-            "db/repositories/devices/reports.py",
-            "db/repositories/devices/device_spending.py",
+            "db/repositories/messages/reports.py",
+            "db/repositories/messages/device_spending.py",
         )
     )
     assert "facts.check_enrolment(" in code

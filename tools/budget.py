@@ -92,7 +92,7 @@ def policy_fields() -> int:
     """Return the fields of a device's policy."""
     from dataclasses import fields  # noqa: PLC0415
 
-    from protocol.api.device_policy import Policy  # noqa: PLC0415
+    from protocol.device_policy.policy import Policy  # noqa: PLC0415
 
     return len(fields(Policy))
 

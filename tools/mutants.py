@@ -1,7 +1,7 @@
 """Mutation test: lists the small changes of a module that its tests do not notice.
 
     make mutants                                        # all modules of tools/mutants.toml: hours
-    make mutants ARGS="protocol/api/device_policy.py"         # one module
+    make mutants ARGS="protocol/device_policy/policy.py"         # one module
     make mutants ARGS="--sample 60"                     # 60 mutants of each module, the same ones
 
 cosmic-ray makes the mutants: another comparison, `not` before a condition, another number, and so

@@ -29,8 +29,8 @@ from client.device.encoding import Contribution  # noqa: E402
 from client.device.journal import MemoryJournal  # noqa: E402
 from client.device.participation import SumParticipation  # noqa: E402
 from client.http.transport import Transport  # noqa: E402
-from protocol.api.device_policy import Policy  # noqa: E402
 from protocol.api.messages import HeavyHitterPage, RoundView  # noqa: E402
+from protocol.device_policy.policy import Policy  # noqa: E402
 from protocol.randomness import seeded_words  # noqa: E402
 from secagg.keys import Identity  # noqa: E402
 from server.app import create_app  # noqa: E402

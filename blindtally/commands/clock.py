@@ -10,7 +10,7 @@ from blindtally.console.terminal import print_line
 
 if TYPE_CHECKING:
     from server.db.clock import ClockState
-    from server.db.repositories.credentials_and_audit import AccessRepository
+    from server.db.repositories.access.credentials_and_audit import AccessRepository
 
 
 def clock(
@@ -31,7 +31,7 @@ def clock(
     """
 
     async def read(access: "AccessRepository") -> "ClockState":
-        from server.db.repositories.retention import RetentionRepository
+        from server.db.repositories.rounds.retention import RetentionRepository
 
         retention = RetentionRepository(access.database)
         return await (retention.confirm_clock() if confirm else retention.clock())

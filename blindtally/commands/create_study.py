@@ -153,8 +153,8 @@ def _warnings(view: "StudyView") -> "Iterator[str]":
     """Yield a sentence for each setting of a study that is allowed, and perhaps a mistake."""
     from random import Random
 
-    from protocol.api.plan_check import default_refusals
     from protocol.api.unlisted import why_nothing_can_be_listed
+    from protocol.device_policy.plan_check import default_refusals
     from protocol.mechanisms.registry import mechanism_of
 
     mechanism = mechanism_of(view.question)

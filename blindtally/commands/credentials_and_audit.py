@@ -23,7 +23,7 @@ from server.principals import SCOPES, Permission
 if TYPE_CHECKING:
     from sqlalchemy import URL
 
-    from server.db.repositories.credentials_and_audit import AccessRepository
+    from server.db.repositories.access.credentials_and_audit import AccessRepository
     from server.db.schema import ApiKeyRow, EnrolmentTokenRow
 
 T = TypeVar("T")
@@ -268,7 +268,7 @@ def with_access(
     from server.db import migrations
     from server.db.database import Database
     from server.db.database_url import parse_url
-    from server.db.repositories.credentials_and_audit import AccessRepository
+    from server.db.repositories.access.credentials_and_audit import AccessRepository
     from server.errors import ProblemError
 
     async def run() -> T:

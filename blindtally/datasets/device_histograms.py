@@ -20,7 +20,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from protocol import histograms
 from protocol.histograms import Histogram, Histograms, ItemIndex
-from protocol.numerics.arrays import Integers
+from protocol.numerics.array_types import Integers
 from protocol.simulation.rounds import RoundDevices
 
 BATCH_HOLDINGS: Final = 2**18  # holdings that are processed together

@@ -8,7 +8,7 @@ from itertools import repeat
 import numpy as np
 
 from protocol.histograms import BATCH_HOLDINGS, Histograms, ItemIndex
-from protocol.numerics.arrays import Integers
+from protocol.numerics.array_types import Integers
 from protocol.simulation.rounds import RoundDevices, chunk_generator
 
 

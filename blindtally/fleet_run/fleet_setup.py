@@ -23,10 +23,10 @@ from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.reader import Dataset
 from blindtally.datasets.reading_report import ReadingReport
 from client.fleet.config_and_results import FleetConfig
-from protocol.api.device_policy import Policy
 from protocol.api.messages import StudyView, Timeouts
-from protocol.api.plan_check import plan_violations
 from protocol.committee_terms import CommitteeTerms
+from protocol.device_policy.plan_check import plan_violations
+from protocol.device_policy.policy import Policy
 from protocol.domains.strings import Alphabet, smallest_domain
 from protocol.histograms import Histogram
 from protocol.mechanisms.quality_goal import QualityGoal

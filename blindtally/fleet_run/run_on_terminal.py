@@ -28,9 +28,9 @@ from client.analyst.analyst import Study
 from client.fleet.fleet import NobodyEnteredError
 from client.fleet.shards import LostWorkersError, ShardPool
 from client.http.address_and_retries import shown_url
-from protocol.api.device_policy import PolicyError
 from protocol.api.messages import HeavyHitter, RoundView, StudyView
 from protocol.description import AnswerKind
+from protocol.device_policy.policy import PolicyError
 from protocol.mechanisms.registry import mechanism_of
 from protocol.printable import printable
 

@@ -15,8 +15,8 @@ from blindtally.console.options import DEFAULT_DEVICES, DEFAULT_IDLE_SECONDS
 from blindtally.fleet_run.fleet_setup import DEFAULT_MIN_COHORT, min_cohort_for, new_operators
 from client.fleet.behaviour import MAX_DROPOUT, Arrivals, FleetBehaviour, dropouts_by_step
 from client.fleet.config_and_results import FleetConfig
-from protocol.api.device_policy import Policy
 from protocol.api.phases import Phase
+from protocol.device_policy.policy import Policy
 from protocol.public_model import PublicModel
 from protocol.question_and_plan import SumKind
 

@@ -21,7 +21,7 @@ from protocol.domains.base import SEGMENT_SEPARATOR
 from protocol.domains.numeric import NumericInterval
 from protocol.estimation.estimates import ListQuality
 from protocol.estimation.number_summary import SEGMENTS_NOTE, segment_label
-from protocol.numerics.arrays import Floats, Integers
+from protocol.numerics.array_types import Floats, Integers
 from protocol.quantiles.distribution import Distribution
 from protocol.report_mechanism import ReportMechanism
 

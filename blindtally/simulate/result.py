@@ -10,7 +10,7 @@ from blindtally.simulate.answers import answer_of
 from blindtally.simulate.scenario import SimulationRequest
 from blindtally.simulate.study import PlayedStudy, SimulatedStudy
 from client.device.encoding import LeftOutReason
-from protocol.api.plan_check import max_copies
+from protocol.device_policy.plan_check import max_copies
 from protocol.domains import Domain
 from protocol.domains.hashed import Hashed
 from protocol.privacy.events import PARTIES, LedgerEntry

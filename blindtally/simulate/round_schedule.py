@@ -21,7 +21,7 @@ from blindtally.simulate.populations import DriftKind, ItemPopulation, size_with
 from blindtally.simulate.scenario import DEFAULT_DEVICES, Scenario, SimulationRequest
 from protocol.domains.strings import Utf8
 from protocol.histograms import Histograms
-from protocol.numerics.arrays import Integers
+from protocol.numerics.array_types import Integers
 from protocol.simulation.rounds import CHUNK_DEVICES, RoundDevices
 
 _DRAWN_TOKENS: Final = 2**40  # that stand for the shares of a drift

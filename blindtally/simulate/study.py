@@ -12,8 +12,8 @@ from blindtally.datasets.reader import Dataset
 from blindtally.simulate.round_schedule import RoundSchedule
 from blindtally.simulate.scenario import DEFAULT_DEVICES, SimulationRequest, study_terms
 from blindtally.workers import open_round_executor
-from protocol.api.device_policy import Policy
 from protocol.api.unlisted import CountedRounds, highest_bar
+from protocol.device_policy.policy import Policy
 from protocol.domains.known_items import KnownItems
 from protocol.estimation.estimates import VARIANCE_COLUMN, FinalAnswer
 from protocol.mechanism import Mechanism, SumMechanism

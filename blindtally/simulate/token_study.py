@@ -17,7 +17,7 @@ from blindtally.simulate.populations import ItemPopulation, RoundCounts
 from protocol.domains import Domain
 from protocol.histograms import Histograms, ItemIndex, clip_histograms
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion, parse_question
-from protocol.numerics.arrays import Integers
+from protocol.numerics.array_types import Integers
 from protocol.question_and_plan import Terms
 from protocol.simulation.study import run_study
 from protocol.study_state import EMPTY_STATE, StudyState

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # the models of all mechanisms take half a second to import
     from client.device.encoding import Items
     from client.device.take_part import ParticipationOutcome
     from client.http import address_and_retries
-    from protocol.api.device_policy import Policy
+    from protocol.device_policy.policy import Policy
     from secagg.session import Registry
 else:
     address_and_retries = LazyModule("client.http.address_and_retries")

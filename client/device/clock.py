@@ -19,8 +19,8 @@ the clock is right again, or it has been as it is for a day.
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.api.device_policy import PolicyError
 from protocol.clock_readings import DAY_SECONDS, ClockReadings
+from protocol.device_policy.policy import PolicyError
 
 MIN_TIME: Final = 19_723 * DAY_SECONDS  # 2024: before it, this program did not exist
 MAX_TIME: Final = 2**40  # seconds; finite, so that every entry can be compared

@@ -22,9 +22,9 @@ from client.errors import (
 from client.http.address_and_retries import url_path
 from client.http.exchange import parse_document
 from client.http.transport import POLL_SECONDS, Transport
-from protocol.api.device_policy import Policy
 from protocol.api.messages import CommitteeRound, CommitteeView
 from protocol.api.phases import Phase
+from protocol.device_policy.policy import Policy
 from secagg.errors import UnsafeRequestError
 from secagg.oneshot.committee import Committee
 

@@ -11,9 +11,9 @@ from typing import ClassVar, Final
 from client.device.encoding import Contribution
 from client.device.journal import Journal
 from client.http.transport import Transport
-from protocol.api.device_policy import Policy
 from protocol.api.messages import RoundView, SlotAssignment
 from protocol.api.phases import DEVICE_PHASES, Phase
+from protocol.device_policy.policy import Policy
 from protocol.question_and_plan import SumKind
 from protocol.randomness import RandomWords
 from secagg.keys import Identity

@@ -35,8 +35,8 @@ from client.http.address_and_retries import url_path
 from client.http.exchange import parse_document
 from client.http.transport import POLL_SECONDS, Transport
 from protocol.api.credentials import possession_statement, secret_digest
-from protocol.api.device_policy import PolicyError
 from protocol.api.messages import EnrolmentRequest, RoundView
+from protocol.device_policy.policy import PolicyError
 from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan
 from secagg.errors import ProtocolError, UnsafeRequestError
 from secagg.keys import Identity

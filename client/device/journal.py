@@ -53,9 +53,9 @@ from types import NoneType
 from typing import Final, Literal, ParamSpec, Self, TypeAlias, TypeVar
 
 from client.device.clock import MAX_TIME, DeviceClock, is_credible
-from protocol.api.device_policy import PolicyError
 from protocol.api.phases import MessageKind
 from protocol.clock_readings import ClockReadings
+from protocol.device_policy.policy import PolicyError
 from protocol.privacy.noise_loss import CountNoise, NoisyCounts
 
 _JOIN_DECISION: Final = "invitation"  # the result of the coin that decides to join a round

@@ -23,10 +23,7 @@ from client.device.journal import JournalEntry
 from client.device.vector_participation import VectorParticipation
 from client.http.address_and_retries import url_path
 from client.http.exchange import DocumentStream, parse_document, refusing_malformed
-from protocol.api.cohort_check import check_cohort, check_enrolment, check_seating, check_slot
 from protocol.api.credentials import new_secret
-from protocol.api.device_limits import noise_events
-from protocol.api.device_policy import PolicyError
 from protocol.api.messages import SlotAssignment
 from protocol.api.messages_outside_sums import (
     NEXT_DOCUMENTS,
@@ -36,7 +33,15 @@ from protocol.api.messages_outside_sums import (
     Survivors,
 )
 from protocol.api.phases import MessageKind
-from protocol.api.plan_check import check_plan, check_spent_epsilon, sharings
+from protocol.device_policy.cohort_check import (
+    check_cohort,
+    check_enrolment,
+    check_seating,
+    check_slot,
+)
+from protocol.device_policy.plan_check import check_plan, check_spent_epsilon, sharings
+from protocol.device_policy.policy import PolicyError
+from protocol.device_policy.sizes_and_losses import noise_events
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES
 from secagg.messages import (

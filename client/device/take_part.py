@@ -52,9 +52,9 @@ from client.errors import (
 from client.http.address_and_retries import service_url, url_path
 from client.http.exchange import parse_document
 from client.http.transport import MIN_POLL_INTERVAL_SECONDS, Transport, http_client
-from protocol.api.device_policy import Policy
 from protocol.api.messages import RoundView, SlotAssignment
-from protocol.api.plan_check import check_plan, max_copies
+from protocol.device_policy.plan_check import check_plan, max_copies
+from protocol.device_policy.policy import Policy
 from protocol.histograms import Histogram
 from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan
 from protocol.public_model import Id

@@ -32,12 +32,12 @@ from typing import TypeAlias
 from client.device.clock import DeviceClock
 from client.device.device import RoundParticipation
 from client.device.journal import JournalEntry, noisy_counts_of
-from protocol.api.cohort_check import check_enrolment
-from protocol.api.device_limits import noisy_counts
-from protocol.api.device_policy import EXACT_PERIOD_DAYS, Policy, PolicyError
 from protocol.api.phases import MessageKind
-from protocol.api.plan_check import check_plan, check_spent_noise
 from protocol.clock_readings import DAY_SECONDS
+from protocol.device_policy.cohort_check import check_enrolment
+from protocol.device_policy.plan_check import check_plan, check_spent_noise
+from protocol.device_policy.policy import EXACT_PERIOD_DAYS, Policy, PolicyError
+from protocol.device_policy.sizes_and_losses import noisy_counts
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
 from protocol.privacy.noise_loss import noise_epsilon
 from secagg.ring import Ring

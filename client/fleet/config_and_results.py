@@ -13,9 +13,9 @@ from client.device.driver import EndState
 from client.device.encoding import Contribution
 from client.fleet.behaviour import FleetBehaviour, dropouts_by_step
 from client.http.exchange import Traffic
-from protocol.api.device_policy import Policy, PolicyError
 from protocol.api.messages import CohortView, RoundView
 from protocol.api.phases import DEVICE_PHASES, Phase
+from protocol.device_policy.policy import Policy, PolicyError
 from protocol.question_and_plan import SumKind
 from secagg.keys import Identity
 from secagg.ring import Vector

@@ -29,7 +29,7 @@ from client.process_files import check_open_files
 from protocol.api.credentials import new_secret
 from protocol.api.messages import RoundView, StudyView
 from protocol.api.one_shot import SUM_NUMBER
-from protocol.api.plan_check import max_copies
+from protocol.device_policy.plan_check import max_copies
 from protocol.histograms import Histogram
 from protocol.mechanisms.registry import AnyPlan
 from protocol.randomness import system_words

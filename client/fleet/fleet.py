@@ -36,10 +36,10 @@ from client.fleet.config_and_results import (
 )
 from client.fleet.devices import ClientFactory, FleetDevices, Holdings
 from client.fleet.shards import Shard, ShardPool, gather_results, run_shard
-from protocol.api.device_policy import PolicyError
 from protocol.api.messages import RoundView, StudyView
-from protocol.api.plan_check import plan_violations
 from protocol.committee_terms import VolunteerTerms
+from protocol.device_policy.plan_check import plan_violations
+from protocol.device_policy.policy import PolicyError
 from secagg.errors import PortableError
 
 _MAX_ROUND_BYTES: Final = 2**24  # of a view: the survivors of a round of a million devices

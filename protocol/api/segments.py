@@ -25,7 +25,7 @@ from protocol.domains.base import SEGMENT_SEPARATOR, BaseDomain, segments_of
 from protocol.estimation.estimates import CONFIDENCE_LEVEL
 from protocol.mechanisms.registry import MECHANISMS, AnyQuestion
 from protocol.numerics import special
-from protocol.numerics.arrays import Floats
+from protocol.numerics.array_types import Floats
 from protocol.public_model import PublicModel, Rows
 from protocol.study_state import StudyState
 

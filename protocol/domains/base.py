@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, StringConstraints
 
-from protocol.numerics.arrays import DigitRows, ItemValues, Keys
+from protocol.numerics.array_types import DigitRows, ItemValues, Keys
 from protocol.printable import check_name
 from protocol.public_model import PublicModel
 

@@ -33,7 +33,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from protocol.domains.base import SEGMENT_SEPARATOR, BaseDomain, Segments
-from protocol.numerics.arrays import Keys
+from protocol.numerics.array_types import Keys
 
 _MAX_CHUNK_BITS = 24
 # The distance from 2^b down to a prime, so that a chunk needs no more bits in its lane.

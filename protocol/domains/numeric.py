@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocol.domains.base import Digits
-from protocol.numerics.arrays import Floats
+from protocol.numerics.array_types import Floats
 
 _MAX_CELLS = 2**48  # rounding errors stay far below half a cell
 _MIN_CELL_ULPS = 4  # units in the last place; rounding a middle moves it by half a unit

@@ -14,7 +14,7 @@ from pydantic import Field
 from protocol.domains.base import CHUNK_LIMIT, SEGMENT_SEPARATOR, BaseDomain, Segments
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Alphabet, Utf8
-from protocol.numerics.arrays import ItemValues, Keys
+from protocol.numerics.array_types import ItemValues, Keys
 
 
 class Product(BaseDomain):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocol.domains.base import BaseDomain, Digits
-from protocol.numerics.arrays import DigitRows, Keys
+from protocol.numerics.array_types import DigitRows, Keys
 from protocol.public_model import Text, invalid
 
 

@@ -80,7 +80,7 @@ from protocol.estimation.segments import (
     History,
     Segments,
 )
-from protocol.numerics.arrays import Floats, Indices
+from protocol.numerics.array_types import Floats, Indices
 
 FIRST_CHANGE_RATE = 0.002  # probability of a change before a block, before it is measured
 CHANGE_RATE_ITERATIONS = 15  # of expectation maximisation

@@ -46,7 +46,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from protocol.numerics import special
-from protocol.numerics.arrays import Flags, Floats, Integers
+from protocol.numerics.array_types import Flags, Floats, Integers
 
 CELL_WIDTH = 0.05  # of the grid, in the logarithm of the count
 _FEWER_HOLDERS = (0.8, 0.6, 0.4)  # of the five with which an item takes part

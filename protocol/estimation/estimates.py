@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from protocol.domains import Domain
 from protocol.numerics import special
-from protocol.numerics.arrays import Floats, Indices
+from protocol.numerics.array_types import Floats, Indices
 from protocol.public_model import PublicModel
 from protocol.study_state import StudyState, read_devices
 

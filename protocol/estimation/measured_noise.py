@@ -33,7 +33,7 @@ from protocol.estimation.empirical_bayes import (
     weigh,
 )
 from protocol.numerics import special
-from protocol.numerics.arrays import Floats, Indices
+from protocol.numerics.array_types import Floats, Indices
 
 # Quantiles of deviations that separate the classes.
 _CLASS_QUANTILES = (0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 0.98)

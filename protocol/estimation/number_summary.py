@@ -23,7 +23,7 @@ from typing import Final
 
 from protocol.domains.numeric import NumericInterval
 from protocol.numerics import special
-from protocol.numerics.arrays import Integers
+from protocol.numerics.array_types import Integers
 from protocol.public_model import PublicModel, Rows
 
 SEGMENTS_NOTE: Final = (

@@ -48,7 +48,7 @@ from typing import Literal, Self
 import numpy as np
 
 from protocol.numerics import special
-from protocol.numerics.arrays import Flags, Floats, Indices
+from protocol.numerics.array_types import Flags, Floats, Indices
 
 ChangeKind = Literal["rising", "falling", "new", "gone"]
 _RATE_LEVEL = 0.95  # of the interval of one rate

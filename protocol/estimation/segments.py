@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from protocol.numerics import special
-from protocol.numerics.arrays import Floats, Indices, Integers
+from protocol.numerics.array_types import Floats, Indices, Integers
 
 # Tokens that an item without any is assumed to have over all its exposure.
 MIN_TOKENS_PER_ITEM = 0.25

@@ -29,7 +29,7 @@ from typing import Self
 
 import numpy as np
 
-from protocol.numerics.arrays import Flags, Floats, Indices, Integers
+from protocol.numerics.array_types import Flags, Floats, Indices, Integers
 from protocol.sketches.iblt.table import DecodedTable
 from secagg.parameters import relative_entropy
 

@@ -48,7 +48,7 @@ from protocol.estimation.number_summary import NoNumbersError, NumberSummaries, 
 from protocol.hashing import HashFamily
 from protocol.histograms import Histogram, device_values
 from protocol.mechanism import Answer, SumMechanism
-from protocol.numerics.arrays import Integers
+from protocol.numerics.array_types import Integers
 from protocol.question_and_plan import DEFAULT_MIN_THRESHOLD, WORD_BITS, Plan, SumQuestion, Terms
 from protocol.randomness import RandomWords
 from protocol.study_state import StudyState

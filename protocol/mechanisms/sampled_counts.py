@@ -44,7 +44,7 @@ from protocol.estimation.segments import History
 from protocol.mechanism import Answer, SumMechanism
 from protocol.mechanisms.cohort_comparison import max_unflagged_tokens
 from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler
-from protocol.numerics.arrays import Flags, Floats, Indices
+from protocol.numerics.array_types import Flags, Floats, Indices
 from protocol.question_and_plan import P, Plan, Question, SumQuestion
 from protocol.study_state import StudyState, all_devices, block_ends, block_of
 

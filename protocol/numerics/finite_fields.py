@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.numerics import fft
-from protocol.numerics.arrays import Support
+from protocol.numerics.array_types import Support
 
 FieldVectors: TypeAlias = NDArray[np.uint64]
 

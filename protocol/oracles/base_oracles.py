@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from protocol.numerics.arrays import Codes, Flags, ItemValues, PackedReports, Support, Votes
+from protocol.numerics.array_types import Codes, Flags, ItemValues, PackedReports, Support, Votes
 from protocol.oracles.oracle import Oracle
 from protocol.randomness import (
     PROBABILITY_ONE,

@@ -22,7 +22,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.numerics.arrays import Codes, ItemValues, Support, Votes
+from protocol.numerics.array_types import Codes, ItemValues, Support, Votes
 from protocol.numerics.finite_fields import walsh_hadamard
 from protocol.numerics.tail_bounds import (
     bernstein_upper_bound,

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from protocol.numerics.arrays import Codes, ItemValues, Support
+from protocol.numerics.array_types import Codes, ItemValues, Support
 from protocol.oracles.base_oracles import HashedResponseOracle
 from protocol.randomness import RandomWords, randomize
 

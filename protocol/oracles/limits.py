@@ -4,7 +4,7 @@ from numbers import Integral, Real
 
 import numpy as np
 
-from protocol.numerics.arrays import PackedReports
+from protocol.numerics.array_types import PackedReports
 
 MIN_EPSILON, MAX_EPSILON = 1e-6, 32.0
 MAX_DOMAIN = 2**32

@@ -21,7 +21,7 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 
 from protocol.numerics import special
-from protocol.numerics.arrays import Frequencies, ItemValues, PackedReports, Support, Votes
+from protocol.numerics.array_types import Frequencies, ItemValues, PackedReports, Support, Votes
 from protocol.numerics.tail_bounds import binomial_upper_quantile
 from protocol.oracles.limits import (
     MAX_FULLY_DECODED_DOMAIN,

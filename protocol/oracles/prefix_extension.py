@@ -23,7 +23,7 @@ import numpy as np
 
 from protocol.hashing import HashFamily, fast_range
 from protocol.numerics import special
-from protocol.numerics.arrays import Bytes, ItemValues, PackedReports
+from protocol.numerics.array_types import Bytes, ItemValues, PackedReports
 from protocol.numerics.binary_search import boundary
 from protocol.oracles.limits import check_report_shape
 from protocol.oracles.oracle import Oracle

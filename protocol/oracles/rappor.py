@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from protocol.numerics.arrays import Flags, ItemValues
+from protocol.numerics.array_types import Flags, ItemValues
 from protocol.oracles.base_oracles import BitVectorOracle
 from protocol.randomness import PROBABILITY_ONE, RandomWords, bernoulli, favoured_of_2_64
 

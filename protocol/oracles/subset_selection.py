@@ -18,7 +18,7 @@ from typing import Self
 
 import numpy as np
 
-from protocol.numerics.arrays import Flags, ItemValues, PackedReports
+from protocol.numerics.array_types import Flags, ItemValues, PackedReports
 from protocol.numerics.binary_search import first_true
 from protocol.oracles.base_oracles import BitVectorOracle
 from protocol.oracles.limits import check_epsilon

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
-from protocol.numerics.arrays import Floats
+from protocol.numerics.array_types import Floats
 from protocol.numerics.binary_search import first_true
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.numerics.arrays import Floats
+from protocol.numerics.array_types import Floats
 from protocol.privacy.noise_shares import tail_bound
 
 _NEGLIGIBLE_TAIL: Final = 1e-21  # of one count's noise beyond the enumerated range

@@ -28,7 +28,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.numerics.arrays import Integers
+from protocol.numerics.array_types import Integers
 from protocol.numerics.binary_search import first_true
 from protocol.randomness import RandomWords, uniform_below
 

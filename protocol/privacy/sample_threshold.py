@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from protocol.numerics import special
-from protocol.numerics.arrays import Floats
+from protocol.numerics.array_types import Floats
 from protocol.numerics.binary_search import boundary
 from protocol.privacy.loss_distributions import (
     LOSS_INTERVAL,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from protocol.numerics import special
-from protocol.numerics.arrays import Floats
+from protocol.numerics.array_types import Floats
 from protocol.privacy.loss_distributions import (
     LOSS_INTERVAL,
     DivergenceCurve,

@@ -22,7 +22,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from protocol.numerics import optimize
-from protocol.numerics.arrays import Flags, Floats, Indices
+from protocol.numerics.array_types import Flags, Floats, Indices
 from protocol.quantiles.prefix_tree import PrefixTree, digits_to_integers
 
 Estimator: TypeAlias = Literal["ratio", "plain"]

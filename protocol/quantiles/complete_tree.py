@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from protocol.numerics.arrays import Floats
+from protocol.numerics.array_types import Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)

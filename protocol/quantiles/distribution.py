@@ -44,7 +44,7 @@ from numpy.typing import ArrayLike, NDArray
 from protocol.domains.base import Digits
 from protocol.domains.numeric import NumericInterval
 from protocol.estimation.estimates import gamma_interval
-from protocol.numerics.arrays import Floats
+from protocol.numerics.array_types import Floats
 from protocol.quantiles.cdf import CumulativeDistribution
 from protocol.quantiles.complete_tree import rank_variance
 from protocol.quantiles.prefix_tree import PrefixTree

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from protocol.numerics.arrays import DigitRows, Flags, Floats, Indices, Words
+from protocol.numerics.array_types import DigitRows, Flags, Floats, Indices, Words
 from protocol.study_state import StudyState
 
 NO_PREFIX = -1

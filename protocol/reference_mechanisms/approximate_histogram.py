@@ -65,7 +65,7 @@ from protocol.mechanisms.iblt.sampled_table import (
     worst_case_threshold,
 )
 from protocol.mechanisms.sampled_counts import round_count_history
-from protocol.numerics.arrays import Floats, Keys
+from protocol.numerics.array_types import Floats, Keys
 from protocol.public_model import Hex32
 from protocol.question_and_plan import WORD_BITS, Plan, SumQuestion, Terms
 from protocol.randomness import RandomWords

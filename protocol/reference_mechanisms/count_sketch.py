@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from protocol.hashing import HashFamily, fast_range
-from protocol.numerics.arrays import Floats, Indices, Integers, Keys
+from protocol.numerics.array_types import Floats, Indices, Integers, Keys
 from protocol.privacy.noise_shares import absolute_sum_bound, tail_bound
 from protocol.reference_mechanisms.median_estimates import (
     MedianEstimates,

@@ -47,7 +47,7 @@ from protocol.mechanisms.central.release_design import (
 )
 from protocol.mechanisms.central.release_question import MIN_EPSILON
 from protocol.numerics import special
-from protocol.numerics.arrays import Floats, Keys
+from protocol.numerics.array_types import Floats, Keys
 from protocol.privacy.events import DpEvent, SkellamNoiseEvent
 from protocol.privacy.noise_shares import MAX_EVENTS, NoiseShares
 from protocol.privacy.parameters_for_budget import min_variance

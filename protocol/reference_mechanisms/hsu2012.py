@@ -43,7 +43,7 @@ from protocol.estimation.estimates import (
 )
 from protocol.histograms import Histogram, device_values
 from protocol.mechanism import Answer
-from protocol.numerics.arrays import Integers, PackedReports
+from protocol.numerics.array_types import Integers, PackedReports
 from protocol.privacy.loss_distributions import NeighbourRelation
 from protocol.public_model import Hex32
 from protocol.randomness import RandomWords

@@ -35,7 +35,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.numerics.arrays import Floats, Indices, Keys
+from protocol.numerics.array_types import Floats, Indices, Keys
 
 _KEYS_OF_NOBODY = 2**14  # by which noise is measured: its variance to about 2%
 _MAX_KEYS_OF_NOBODY = 2**18

@@ -71,7 +71,7 @@ from protocol.mechanisms.sampled_counts import (
     record_round_counts,
     round_count_history,
 )
-from protocol.numerics.arrays import Flags, Floats
+from protocol.numerics.array_types import Flags, Floats
 from protocol.question_and_plan import Plan, SumQuestion, Terms
 from protocol.randomness import RandomWords, uniform_floats
 from protocol.sketches.iblt.layout import cells_for

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from protocol.api.phases import PAIRWISE_SUM, Phase
 from protocol.histograms import Histogram, Histograms, ItemTotals, clip_histograms, limit_copies
 from protocol.mechanism import SumMechanism
-from protocol.numerics.arrays import Flags
+from protocol.numerics.array_types import Flags
 from protocol.question_and_plan import P, Plan
 from protocol.randomness import RandomWords, seeded_words
 from secagg.errors import RecoveryError

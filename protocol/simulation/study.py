@@ -18,9 +18,9 @@ from typing import Any, Final, Generic
 
 import numpy as np
 
-from protocol.api.device_policy import Policy
 from protocol.api.phases import Phase
-from protocol.api.plan_check import max_copies
+from protocol.device_policy.plan_check import max_copies
+from protocol.device_policy.policy import Policy
 from protocol.histograms import Histogram, Histograms, ItemTotals
 from protocol.mechanism import Answer, Mechanism, SumMechanism, add_noise
 from protocol.mechanisms.quality_goal import QualityGoal

@@ -39,7 +39,7 @@ from pydantic import Field, model_validator
 
 from protocol.hashing import HashFamily
 from protocol.numerics import special
-from protocol.numerics.arrays import Floats, Integers, Keys
+from protocol.numerics.array_types import Floats, Integers, Keys
 from protocol.numerics.binary_search import first_true
 from protocol.public_model import PublicModel
 from protocol.sketches.iblt.table import CellFormat

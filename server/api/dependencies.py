@@ -19,7 +19,7 @@ from protocol.api.messages import ProblemType
 from protocol.api.phases import MessageKind, Phase
 from secagg.errors import FaultyParticipantError, PortableError
 from server.db.channels import cohort_channel
-from server.db.repositories.devices.participants import CohortStatus, ParticipantSlot
+from server.db.repositories.messages.participants import CohortStatus, ParticipantSlot
 from server.errors import ProblemError, cohort_failed, dropped_out, malformed, not_found
 from server.http.auth import client_address, received_path
 from server.http.request_limits import OCTET_STREAM, check_media_type, header

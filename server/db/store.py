@@ -14,34 +14,34 @@ from typing import Any
 from server.db.database import Database
 from server.db.database_errors import BusyError
 from server.db.readiness import Readiness
-from server.db.repositories.answers import AnswerRepository
-from server.db.repositories.arrivals import Arrival, Arrivals
-from server.db.repositories.cohorts import CohortRepository
-from server.db.repositories.committees import (
+from server.db.repositories.access.committees import (
     CommitteeRepository,
     MemberMessage,
     MemberMessageGroup,
     VolunteerRepository,
 )
-from server.db.repositories.credentials_and_audit import AccessRepository
-from server.db.repositories.devices.enrolments import EnrolmentRepository
-from server.db.repositories.devices.joins import JoinRepository
-from server.db.repositories.devices.one_shot_messages import (
+from server.db.repositories.access.credentials_and_audit import AccessRepository
+from server.db.repositories.access.enrolments import EnrolmentRepository
+from server.db.repositories.access.seatings import SeatingRepository
+from server.db.repositories.arrivals import Arrival, Arrivals
+from server.db.repositories.events import EventRepository
+from server.db.repositories.leases import LeaseRepository, ProcessRepository
+from server.db.repositories.messages.joins import JoinRepository
+from server.db.repositories.messages.one_shot_messages import (
     OneShotMessage,
     OneShotMessageGroup,
     OneShotMessageRepository,
 )
-from server.db.repositories.devices.participants import ParticipantRepository, Upload, UploadGroup
-from server.db.repositories.devices.reports import Report, ReportGroup, ReportRepository
-from server.db.repositories.devices.seatings import SeatingRepository
-from server.db.repositories.events import EventRepository
-from server.db.repositories.leases import LeaseRepository, ProcessRepository
-from server.db.repositories.messages import MessageRepository
-from server.db.repositories.populations import PopulationRepository
-from server.db.repositories.progress import ProgressRepository
-from server.db.repositories.retention import RetentionRepository
-from server.db.repositories.rounds import RoundRepository
-from server.db.repositories.studies import StudyRepository
+from server.db.repositories.messages.participants import ParticipantRepository, Upload, UploadGroup
+from server.db.repositories.messages.reports import Report, ReportGroup, ReportRepository
+from server.db.repositories.messages.sum_messages import MessageRepository
+from server.db.repositories.rounds.cohorts import CohortRepository
+from server.db.repositories.rounds.retention import RetentionRepository
+from server.db.repositories.rounds.rounds import RoundRepository
+from server.db.repositories.studies.answers import AnswerRepository
+from server.db.repositories.studies.populations import PopulationRepository
+from server.db.repositories.studies.progress import ProgressRepository
+from server.db.repositories.studies.studies import StudyRepository
 
 
 class Store:

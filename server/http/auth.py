@@ -22,7 +22,7 @@ from starlette.types import Scope
 from protocol.api.credentials import SESSION_PREFIX, bearer_secret, secret_digest
 from protocol.api.messages import ProblemType
 from protocol.printable import escape_hidden
-from server.db.repositories.credentials_and_audit import AccessRepository
+from server.db.repositories.access.credentials_and_audit import AccessRepository
 from server.errors import ProblemError
 from server.http.request_limits import RateLimit, header
 from server.http.response_headers import prefers

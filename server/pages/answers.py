@@ -22,11 +22,19 @@ from protocol.quantiles.distribution import Distribution
 from protocol.study_state import StudyState
 from server.api.answers.distributions import query_results
 from server.api.answers.heavy_hitters import counted_rounds
-from server.db.repositories.progress import RoundSummary
+from server.db.repositories.studies.progress import RoundSummary
 from server.db.store import Store
-from server.pages.drawing import Bar, Bars, Chart, Series, Sparkline, estimate_bars, sparkline
+from server.pages.charts.drawing import (
+    Bar,
+    Bars,
+    Chart,
+    Series,
+    Sparkline,
+    estimate_bars,
+    sparkline,
+)
+from server.pages.charts.round_history import EstimateHistory, RoundSize
 from server.pages.rendering import chart_html, drawn
-from server.pages.round_history import EstimateHistory, RoundSize
 
 PAGE_ITEMS: Final = 50
 ItemOrder: TypeAlias = Literal["estimate", "item"]

@@ -15,7 +15,7 @@ from protocol.estimation.rate_changes import RateHistory
 from server.api.answers.changes import compared_studies, item_changes, rate_history, round_rates
 from server.api.dependencies import Caller, StudyId, check_study
 from server.errors import ProblemError
-from server.pages.drawing import Sparkline, rate_sparkline
+from server.pages.charts.drawing import Sparkline, rate_sparkline
 from server.pages.page_requests import page_router
 from server.pages.rendering import drawn, render
 from server.principals import Permission

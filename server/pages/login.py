@@ -1,7 +1,7 @@
 """Login: exchanges an API key, or a login at the OpenID provider, for a session in a cookie.
 
 Scripts cannot read the cookie, and other sites cannot send it. A session ends by itself
-(`server/db/repositories/credentials_and_audit.py`), by a logout, and with its key.
+(`server/db/repositories/access/credentials_and_audit.py`), by a logout, and with its key.
 """
 
 from typing import Annotated, Any

@@ -24,7 +24,7 @@ from protocol.api.events import EventKind
 from server.db.store import Store
 from server.errors import not_found
 from server.pages import formatting
-from server.pages.drawing import Chart
+from server.pages.charts.drawing import Chart
 from server.principals import ANONYMOUS, Permission, Principal
 
 CONTENT_SECURITY_POLICY: Final = (

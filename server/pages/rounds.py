@@ -16,9 +16,9 @@ from protocol.question_and_plan import Terms
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES
 from secagg.messages import Complaints, KeyShares, UnmaskingShares
 from server.api.dependencies import RoundNumber, StudyId
+from server.pages.charts.round_history import RoundSizesDep
 from server.pages.page_requests import page_router
 from server.pages.rendering import event_context, render
-from server.pages.round_history import RoundSizesDep
 from server.principals import Permission
 from server.service import ServiceDep
 

@@ -26,7 +26,6 @@ from server.api.answers.segments import segment_summaries
 from server.api.dependencies import Caller, StudyId, paginate, require
 from server.api.populations import study_statement
 from server.errors import ProblemError
-from server.pages import charts
 from server.pages.answers import (
     ItemQuery,
     distribution_summary,
@@ -35,11 +34,12 @@ from server.pages.answers import (
     unlisted_items,
     unresolved_keys,
 )
+from server.pages.charts import study_charts
+from server.pages.charts.round_history import EstimateHistory, RoundSizes, RoundSizesDep
 from server.pages.forms.cloning import can_clone
 from server.pages.page_requests import page_router
 from server.pages.privacy_summary import privacy_cost, privacy_summary
 from server.pages.rendering import PAGE_HEADERS, event_context, render
-from server.pages.round_history import EstimateHistory, RoundSizes, RoundSizesDep
 from server.pages.rounds import PhaseProgress, round_progress
 from server.principals import Permission
 from server.service import Service, ServiceDep
@@ -136,8 +136,8 @@ async def _context(
         "quality": quality_sentence(quality, has_keys=table.has_keys) if quality else None,
         "numbers": await number_summaries(store, study),
         "segments": await segment_summaries(service, study, _ITEMS_PER_SEGMENT),
-        "count_chart": charts.count_chart(study, [item.item for item in items], history),
-        "charts": charts.round_charts(study, rounds, sizes),
+        "count_chart": study_charts.count_chart(study, [item.item for item in items], history),
+        "charts": study_charts.round_charts(study, rounds, sizes),
         "unresolved_keys": unresolved_keys(study, sizes.values()) if table.has_keys else None,
         "privacy": privacy_summary(study, entry),
         "statement": await asyncio.to_thread(study_statement, study, entry),

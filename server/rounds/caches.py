@@ -24,7 +24,7 @@ from protocol.mechanisms.registry import AnyPlan
 from secagg.oneshot.member_messages import unpack_digests
 from secagg.session import Registry
 from server.db.channels import cohort_of
-from server.db.repositories.devices.participants import CohortStatus, ParticipantSlot
+from server.db.repositories.messages.participants import CohortStatus, ParticipantSlot
 from server.db.store import Store
 from server.errors import ProblemError, malformed
 from server.notify.notifier import Notifier, Turns

@@ -14,7 +14,7 @@ from secagg.messages import Complaints, KeyShares
 from secagg.roster import GRAPH_NONCE_BYTES, ShareCommitment, ShareCommitments
 from secagg.session import Session, Transcript
 from secagg.shares import SHARE_PAIR_BYTES, ReceivedShares, share_pairs_bytes
-from server.db.repositories.messages import MessageRepository
+from server.db.repositories.messages.sum_messages import MessageRepository
 
 T = TypeVar("T")
 Batch: TypeAlias = Sequence[tuple[int, bytes]]  # slots and bodies

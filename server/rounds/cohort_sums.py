@@ -11,14 +11,22 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
-from protocol.api.phases import MessageKind
+from protocol.api.phases import MessageKind, Phase
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
+from secagg.aggregator import complaints_by_dealer
 from secagg.errors import PortableError
 from secagg.messages import Answers, Complaints, KeyShares, UnmaskingShares
 from secagg.ring import Ring, Vector
 from secagg.unmasking import SumMessages, unmask
 from server.db.group_commit import GroupCommit
-from server.db.repositories.messages import ClosingCohort, EnrolledCohort, MessageRepository
+from server.db.repositories.messages.sum_messages import (
+    ClosingCohort,
+    EnrolledCohort,
+    MessageRepository,
+)
+from server.db.repositories.rounds.cohorts import CheckedCohort
+from server.db.repositories.rounds.pending_cohorts import PendingCohort
+from server.db.store import Store
 from server.rounds.cohort_messages import (
     Batch,
     make_transcript,
@@ -176,6 +184,18 @@ async def read_masked_sum(
 def _add_packed(ring: Ring, total: Vector, batch: Batch) -> None:
     for _, body in batch:
         ring.add_packed(total, body)
+
+
+async def check_shares(store: Store, cohort: PendingCohort) -> CheckedCohort:
+    """Return the accused dealers of a pairwise sum, which answer if there are any.
+
+    Raises:
+        ProblemError: if the study was stopped meanwhile, and its bodies deleted.
+    """
+    complaints = complaints_by_dealer(await read_complaints(store.messages, cohort.id))
+    pairs = sorted((dealer, holder) for dealer in complaints for holder in complaints[dealer])
+    to = Phase.ANSWERING if complaints else Phase.MASKING
+    return CheckedCohort(to, accused=sorted(complaints), accusations=pairs)
 
 
 def check_sum(plan: AnyPlan, total: Vector, participants: int, blamed: Mapping[int, str]) -> bytes:

@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 
 from protocol.api.phases import Phase
 from server.db.channels import cohort_of, study_of
-from server.db.repositories.pending_cohorts import CohortSelection, PendingCohort
+from server.db.repositories.rounds.pending_cohorts import CohortSelection, PendingCohort
 
 Round = tuple[str, int]  # a study, and the number of its round
 

@@ -13,7 +13,7 @@ import structlog
 
 from server.db.database_errors import UNAVAILABLE_ERRORS, loggable_reason
 from server.db.repositories.leases import Job
-from server.db.repositories.pending_cohorts import PendingCohort
+from server.db.repositories.rounds.pending_cohorts import PendingCohort
 from server.telemetry.metrics import Metrics
 
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, object]]

@@ -16,8 +16,8 @@ from protocol.mechanism import Answer, CohortSum
 from protocol.mechanisms.registry import MECHANISMS, REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
 from protocol.report_mechanism import ReportAggregate
 from protocol.study_state import StudyState
-from server.db.repositories.devices.reports import ReportRepository
-from server.db.repositories.rounds import ClosedRound
+from server.db.repositories.messages.reports import ReportRepository
+from server.db.repositories.rounds.rounds import ClosedRound
 from server.db.store import Store
 
 _log = structlog.get_logger(__name__)

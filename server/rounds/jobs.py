@@ -25,7 +25,6 @@ from protocol.study_state import StudyState
 from secagg.errors import RecoveryError
 from secagg.oneshot.opening import OpeningError
 from server.db.database_errors import UNAVAILABLE_ERRORS
-from server.db.repositories.cohorts import COHORTS_PER_DELETION
 from server.db.repositories.leases import (
     DELETE_BODIES_JOB,
     Job,
@@ -36,8 +35,9 @@ from server.db.repositories.leases import (
     seat_job,
     sum_job,
 )
-from server.db.repositories.pending_cohorts import PendingCohort
-from server.db.repositories.rounds import ClosedRound
+from server.db.repositories.rounds.cohorts import COHORTS_PER_DELETION
+from server.db.repositories.rounds.pending_cohorts import PendingCohort
+from server.db.repositories.rounds.rounds import ClosedRound
 from server.db.store import Store
 from server.errors import INTERNAL_FAULT, ProblemError
 from server.rounds.cohort_sums import CohortSums, PoisonedSumError, SummedCohort

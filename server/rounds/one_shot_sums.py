@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 
 from protocol.api.messages import ProblemType
 from protocol.api.one_shot import OneShotRound
-from protocol.api.phases import MemberMessageKind
+from protocol.api.phases import MemberMessageKind, Phase
 from protocol.mechanisms.registry import AnyPlan
 from secagg.oneshot.committee import OneShotSession
-from secagg.oneshot.member_messages import MemberSum, unpack_digests
+from secagg.oneshot.member_messages import ComplaintList, MemberSum, unpack_digests
 from secagg.oneshot.message import DeviceMessage, Layout, MerkleLevels, merkle_levels, tree_depth
-from secagg.oneshot.opening import open_sum
+from secagg.oneshot.opening import choose_messages, open_sum
 from secagg.roster import DIGEST_BYTES
-from server.db.repositories.pending_cohorts import PendingCohort
+from server.db.repositories.rounds.cohorts import CheckedCohort
+from server.db.repositories.rounds.pending_cohorts import PendingCohort
 from server.db.store import Store
 from server.errors import ProblemError
 from server.rounds.cohort_sums import SummedCohort, check_sum
@@ -121,6 +122,22 @@ async def read_message_page(store: Store, served: ServedSum, after: str) -> Mess
 
 def messages_deleted() -> ProblemError:
     return ProblemError(ProblemType.WRONG_PHASE, "the messages of this round have been deleted")
+
+
+async def check_messages(store: Store, cohort: PendingCohort) -> CheckedCohort:
+    """Return the set of messages that the members of a one-shot sum are to sum.
+
+    Raises:
+        OpeningError: if too few members checked their columns, or too few messages remain.
+        ProblemError: if the study was deleted meanwhile.
+    """
+    served = await read_one_shot_sum(store, cohort.study, cohort.round)
+    complaints = await store.committees.bodies(cohort.id, MemberMessageKind.COMPLAINTS)
+    digests = await store.one_shot_messages.digests(cohort.id)
+    by_number = served.by_number(complaints)
+    lists = ((number, ComplaintList.unpack(body)) for number, body in by_number.items())
+    chosen = await asyncio.to_thread(choose_messages, served.session, digests, lists)
+    return CheckedCohort(Phase.AGREEING, message_set=b"".join(chosen.included))
 
 
 async def open_one_shot_sum(store: Store, cohort: PendingCohort) -> SummedCohort:

@@ -20,6 +20,7 @@ from datetime import datetime, timedelta
 from functools import cached_property, partial
 from random import Random
 from time import monotonic
+from typing import Final
 
 import structlog
 from opentelemetry.trace import NoOpTracer, Tracer
@@ -33,15 +34,16 @@ from server.db.channels import cohort_channel, study_channel
 from server.db.database_errors import UNAVAILABLE_ERRORS, ClockJumpError, loggable_reason
 from server.db.group_commit import MAX_GROUP_WRITES
 from server.db.repositories.leases import DELETE_BODIES_JOB, Job, close_round_job, seat_job, sum_job
-from server.db.repositories.pending_cohorts import PendingCohort, PendingSnapshot
+from server.db.repositories.rounds.pending_cohorts import PendingCohort, PendingSnapshot
 from server.db.store import Store
 from server.errors import INTERNAL_FAULT, ProblemError
 from server.notify.notifier import Notifier
-from server.rounds.checked_cohorts import CHECKS
+from server.rounds.cohort_sums import check_shares
 from server.rounds.cohorts_to_poll import CohortChange, PendingCohorts, Round
 from server.rounds.concurrent_jobs import ConcurrentJobs, sum_batches
 from server.rounds.heartbeat import Heartbeat
 from server.rounds.jobs import JobRunner, LeaseRunner, log_fields, process_name
+from server.rounds.one_shot_sums import check_messages
 from server.settings import DEFAULT_PACE, Pace
 from server.telemetry.metrics import Metrics
 
@@ -70,6 +72,7 @@ _NOT_SEATED_REASONS = {
         (Phase.DRAWING, "draw the committee from the volunteers"),
     )
 }
+_CHECKS: Final = {"pairwise": check_shares, "one-shot": check_messages}
 _FULL_READ_SECONDS = 300.0  # between two reads of all pending cohorts
 # If other processes use the database, one may accept the last message of a phase, and die. Devices
 # wait for a phase that has begun, so such cohorts are read more often than those that enrol.
@@ -406,7 +409,7 @@ class Orchestrator:
     async def _close_checking(self, cohort: PendingCohort) -> None:
         """Continue as the complaints want; if one arrives meanwhile, the next poll repeats."""
         try:
-            checked = await CHECKS[cohort.phase_status.protocol.kind](self.store, cohort)
+            checked = await _CHECKS[cohort.phase_status.protocol.kind](self.store, cohort)
         except OpeningError as error:
             received = cohort.phase_status.received
             await self._fail(cohort, FailureCause.TOO_FEW, str(error), received)

@@ -257,7 +257,7 @@ def test_types_and_names_of_an_installed_wheel(tmp_path: Path) -> None:
     printed = subprocess.run([python, program], check=True, capture_output=True, text=True).stdout
     assert printed.splitlines() == [
         str(next((tmp_path / "env").glob("lib/python*/site-packages/blindtally/errors.py"))),
-        "<class 'protocol.api.device_policy.PolicyError'>",
+        "<class 'protocol.device_policy.policy.PolicyError'>",
     ]
     program = tmp_path / "program.py"
     program.write_text(USER_PROGRAM)

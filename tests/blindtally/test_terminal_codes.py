@@ -38,7 +38,7 @@ from protocol.printable import printable
 from protocol.question_and_plan import Terms
 from server.db import migrations
 from server.db.database import Database
-from server.db.repositories.credentials_and_audit import AccessRepository
+from server.db.repositories.access.credentials_and_audit import AccessRepository
 from server.principals import SCOPES
 from tests.blindtally.hostile_service import TEXT, hostile_service
 from tests.support.terminal_codes import CORPUS, FORBIDDEN, MARKUP

@@ -19,7 +19,6 @@ from client.device.encoding import Contribution
 from client.device.journal import Journal, MemoryJournal
 from client.device.participation import SumParticipation
 from client.http.transport import Transport
-from protocol.api.device_policy import Policy
 from protocol.api.messages import RoundView, SlotAssignment
 from protocol.api.messages_outside_sums import (
     NEXT_DOCUMENTS,
@@ -29,6 +28,7 @@ from protocol.api.messages_outside_sums import (
     frame_document,
 )
 from protocol.api.phases import MessageKind
+from protocol.device_policy.policy import Policy
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion

@@ -31,9 +31,9 @@ from client.device.take_part import take_part
 from client.errors import ServiceError, ServiceUnreachableError, UnreadableAnswerError
 from client.fleet.config_and_results import FleetConfig
 from client.http.transport import Transport, http_client
-from protocol.api.device_policy import Policy
 from protocol.api.messages import Problem
 from protocol.committee_terms import CommitteeTerms
+from protocol.device_policy.policy import Policy
 from protocol.question_and_plan import Terms
 from secagg.keys import Identity
 from server.settings import Settings

@@ -20,8 +20,8 @@ from client.device.participation import SumParticipation
 from client.device.take_part import ParticipationOutcome, take_part
 from client.fleet.devices import ClientFactory
 from client.http.transport import Transport
-from protocol.api.device_policy import Policy
 from protocol.api.phases import MessageKind
+from protocol.device_policy.policy import Policy
 from protocol.randomness import system_words
 from secagg.keys import Identity
 from tests.client.cohort import Service, view_of

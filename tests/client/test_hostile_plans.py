@@ -20,7 +20,7 @@ from client.device.driver import EndState
 from client.device.encoding import Contribution
 from client.device.journal import MemoryJournal
 from client.device.take_part import take_part
-from protocol.api.device_policy import Policy
+from protocol.device_policy.policy import Policy
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.registry import MECHANISMS, parse_plan
 from protocol.mechanisms.tracked.plan import TrackedQuestion

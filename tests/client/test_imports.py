@@ -22,8 +22,8 @@ import json, sys
 {CLIENT}
 import numpy as np
 from client.device.encoding import Contribution, encode
-from protocol.api.device_policy import Policy
-from protocol.api.plan_check import plan_violations
+from protocol.device_policy.policy import Policy
+from protocol.device_policy.plan_check import plan_violations
 from protocol.mechanisms.registry import REPORT_MECHANISMS, parse_plan
 from protocol.randomness import seeded_words
 

@@ -5,7 +5,7 @@ import pytest
 from client.device.device_state import DeviceState
 from client.device.driver import EndState
 from client.device.take_part import ParticipationOutcome, take_part
-from protocol.api.device_policy import Policy
+from protocol.device_policy.policy import Policy
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.question_and_plan import Terms
 from protocol.study_state import EMPTY_STATE

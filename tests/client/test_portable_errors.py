@@ -16,8 +16,8 @@ from blindtally.datasets.cells import DataError
 from blindtally.demo.server_process import StoppedBySignalError
 from client.errors import AnalystClosedError, NotFoundError, ServiceError
 from client.fleet.fleet import NobodyEnteredError
-from protocol.api.device_policy import PolicyError
 from protocol.api.messages import Problem, ProblemType
+from protocol.device_policy.policy import PolicyError
 from protocol.privacy.ledger import BudgetError
 from secagg.errors import FaultyParticipantError, RecoveryError, UnsafeRequestError
 from secagg.oneshot.opening import OpeningError

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from protocol.numerics.arrays import Integers
+from protocol.numerics.array_types import Integers
 from protocol.randomness import RandomWords, seeded_words
 
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.api.device_policy import Policy
-from protocol.api.plan_check import plan_violations
 from protocol.api.segments import segment_totals
+from protocol.device_policy.plan_check import plan_violations
+from protocol.device_policy.policy import Policy
 from protocol.mechanism import Answer, CohortSum
 from protocol.mechanisms.registry import SUM_MECHANISMS, mechanism_of, parse_question
 from protocol.privacy.events import ExactSumEvent

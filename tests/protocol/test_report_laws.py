@@ -25,7 +25,7 @@ from protocol.histograms import Histogram
 from protocol.mechanism import Answer
 from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan, AnyQuestion, parse_question
 from protocol.mechanisms.reports.dictionary import DictionaryMechanismName
-from protocol.numerics.arrays import PackedReports
+from protocol.numerics.array_types import PackedReports
 from protocol.question_and_plan import Terms
 from protocol.randomness import seeded_words, system_words
 from protocol.reference_mechanisms.dictionary import ReferenceOracleName

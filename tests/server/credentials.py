@@ -7,7 +7,7 @@ from typing import Any
 from protocol.api.credentials import new_secret, possession_statement, secret_digest
 from protocol.api.messages import EnrolmentRequest, RoundView
 from secagg.keys import Identity
-from server.db.repositories.credentials_and_audit import AccessRepository
+from server.db.repositories.access.credentials_and_audit import AccessRepository
 from server.principals import Permission
 from tests.server.device import Device
 from tests.server.harness import Served, study_request

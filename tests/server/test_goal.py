@@ -11,7 +11,7 @@ from protocol.mechanism import Answer
 from protocol.privacy.ledger import Statement
 from server.db.database_errors import BusyError
 from server.db.repositories.leases import close_round_job
-from server.db.repositories.rounds import ClosedRound
+from server.db.repositories.rounds.rounds import ClosedRound
 from tests.server.cohort import refused
 from tests.server.harness import Served, histogram_request, play, study_request
 
@@ -84,7 +84,7 @@ async def test_a_goal_is_checked_in_the_transaction_that_closes_the_round(
         raise BusyError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("server.db.repositories.rounds.end_study", die)
+        patch.setattr("server.db.repositories.rounds.rounds.end_study", die)
         await play(served, study)
         while not states:
             await served.tick()
@@ -105,7 +105,7 @@ async def test_a_result_that_cannot_be_stored_ends_no_study(
     """The round fails, and the next one opens."""
     study = await served.create(**REQUEST | {"question": study_request()["question"]})
     with monkeypatch.context() as patch:
-        patch.setattr("server.db.repositories.rounds.save_study_state", lambda *_args: 1 / 0)
+        patch.setattr("server.db.repositories.rounds.rounds.save_study_state", lambda *_args: 1 / 0)
         await play(served, study)
         assert (await served.until_closed(study)).state == "failed"
     view = await show(served, study)

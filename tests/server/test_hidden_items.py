@@ -21,7 +21,7 @@ from protocol.api.phases import Phase
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from server import pages
 from server.app import create_app
-from server.db.repositories.messages import MessageRepository
+from server.db.repositories.messages.sum_messages import MessageRepository
 from server.db.schema import CohortRow
 from server.settings import Settings
 from tests.protocol.chance import seeded

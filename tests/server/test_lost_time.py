@@ -7,11 +7,11 @@ import pytest
 
 from protocol.api.messages import ProblemType
 from protocol.api.phases import MemberMessageKind, MessageKind
-from server.db.repositories.committees import MemberMessage
-from server.db.repositories.devices.device_spending import ReportCost
-from server.db.repositories.devices.one_shot_messages import OneShotMessage
-from server.db.repositories.devices.participants import Upload
-from server.db.repositories.devices.reports import Report
+from server.db.repositories.access.committees import MemberMessage
+from server.db.repositories.messages.device_spending import ReportCost
+from server.db.repositories.messages.one_shot_messages import OneShotMessage
+from server.db.repositories.messages.participants import Upload
+from server.db.repositories.messages.reports import Report
 from server.errors import ProblemError
 from tests.server.cohort import create_full_cohort
 from tests.server.harness import Served

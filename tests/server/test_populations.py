@@ -9,7 +9,7 @@ from sqlalchemy import select, update
 
 from protocol.api.phases import Phase
 from protocol.privacy.ledger import Statement
-from server.db.repositories.populations import EXACT_SUM_PERIOD
+from server.db.repositories.studies.populations import EXACT_SUM_PERIOD
 from server.db.schema import CohortRow
 from tests.server.cohort import refused
 from tests.server.conftest import Serve

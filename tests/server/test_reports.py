@@ -21,7 +21,7 @@ from protocol.report_mechanism import REPORTS_SCOPE
 from protocol.study_state import EMPTY_STATE
 from secagg.keys import Identity
 from secagg.session import Registry
-from server.db.repositories.devices.device_spending import ReportCost
+from server.db.repositories.messages.device_spending import ReportCost
 from server.db.schema import DeviceSpendingRow
 from server.errors import ProblemError
 from server.rounds.decoding import decode_reports
@@ -357,7 +357,7 @@ async def test_reports_are_joined_to_batches_of_any_size(
         (2, 5, [4, 3]),
         (2, 1, [1] * 7),
     ):
-        monkeypatch.setattr("server.db.repositories.devices.reports._REPORTS_PER_QUERY", rows)
+        monkeypatch.setattr("server.db.repositories.messages.reports._REPORTS_PER_QUERY", rows)
         kept = served.store.reports.bodies(study, 1, nbytes, most)
         batches_read = [batch async for batch in kept]
         assert [len(batch) // nbytes for batch in batches_read] == batches

@@ -13,10 +13,10 @@ from sqlalchemy.orm import Session
 
 from protocol.api.phases import MessageKind
 from server.db.columns import Base
-from server.db.repositories import retention
-from server.db.repositories.devices.participants import Upload
-from server.db.repositories.populations import EXACT_SUM_PERIOD
-from server.db.repositories.retention import RetentionRepository
+from server.db.repositories.messages.participants import Upload
+from server.db.repositories.rounds import retention
+from server.db.repositories.rounds.retention import RetentionRepository
+from server.db.repositories.studies.populations import EXACT_SUM_PERIOD
 from server.db.schema import ClockReadingRow, CohortRow, ParticipantRow
 from server.errors import ProblemError
 from server.principals import Permission, Principal

@@ -13,7 +13,7 @@ from client.http.transport import Transport
 from protocol.api.messages import RoundView
 from protocol.api.phases import Phase
 from secagg.keys import Identity
-from server.db.repositories.devices.seatings import SeatingRepository, Seats
+from server.db.repositories.access.seatings import SeatingRepository, Seats
 from server.errors import INTERNAL_FAULT
 from server.principals import Permission
 from tests.server.cohort import refused

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from protocol.numerics.arrays import Integers, ItemValues
+from protocol.numerics.array_types import Integers, ItemValues
 from protocol.reference_mechanisms.hsu2012_oracles.glps import SparseRecovery, paper_sparsity
 from protocol.reference_mechanisms.hsu2012_oracles.projection_oracle import Projection
 

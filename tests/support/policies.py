@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from protocol.api.device_policy import Policy, PolicyError
+from protocol.device_policy.policy import Policy, PolicyError
 
 
 def trusting_policy(**limits: Any) -> Policy:

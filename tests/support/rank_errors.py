@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.numerics.arrays import Floats
+from protocol.numerics.array_types import Floats
 from protocol.privacy.noise_shares import simulate_skellam_sum
 from protocol.quantiles.complete_tree import CompleteTree
 from protocol.quantiles.prefix_tree import PrefixTree, integers_to_digits

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv
 
-from protocol.numerics.arrays import PackedReports
+from protocol.numerics.array_types import PackedReports
 from protocol.oracles.oracle import Oracle
 from protocol.randomness import RandomWords
 

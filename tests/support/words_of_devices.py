@@ -16,7 +16,7 @@ from protocol.estimation.estimates import Estimate
 from protocol.mechanisms.central.trie_plan import TrieHhPlan, TrieHhQuestion
 from protocol.mechanisms.central.trie_votes import encode_votes
 from protocol.mechanisms.central.triehh import TrieHh
-from protocol.numerics.arrays import DigitRows
+from protocol.numerics.array_types import DigitRows
 from protocol.question_and_plan import Terms
 from protocol.randomness import RandomWords
 from protocol.study_state import EMPTY_STATE

@@ -66,7 +66,7 @@ from protocol.mechanisms.central.value_distribution import (
     shown_nodes,
 )
 from protocol.numerics import special
-from protocol.numerics.arrays import Indices
+from protocol.numerics.array_types import Indices
 from protocol.privacy.events import DpEvent
 from protocol.privacy.noise_shares import tail_bound
 from protocol.privacy.release import ReleaseMode

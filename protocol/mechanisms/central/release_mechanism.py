@@ -25,7 +25,7 @@ from protocol.mechanisms.central.release_design import (
 )
 from protocol.mechanisms.central.release_question import ReleaseQuestion
 from protocol.numerics import special
-from protocol.numerics.arrays import Flags, Floats, Integers
+from protocol.numerics.array_types import Flags, Floats, Integers
 from protocol.privacy.noise_shares import MAX_EVENTS, NoiseShares, signed_residues
 from protocol.privacy.release import Release
 from protocol.question_and_plan import Plan

@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints, model_validator
 from protocol.domains.base import Digits
 from protocol.mechanisms.central.release_mechanism import ReleasePlan
 from protocol.mechanisms.central.release_question import ReleaseQuestion
-from protocol.numerics.arrays import DigitRows, Indices
+from protocol.numerics.array_types import DigitRows, Indices
 from protocol.public_model import invalid
 from protocol.quantiles.prefix_tree import (
     NO_PREFIX,

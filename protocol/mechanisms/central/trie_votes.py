@@ -27,7 +27,7 @@ import numpy as np
 from protocol.histograms import Histogram, Histograms
 from protocol.mechanisms.central.release_question import ReleaseQuestion
 from protocol.mechanisms.central.trie_plan import TrieHhPlan
-from protocol.numerics.arrays import DigitRows, Indices, Integers
+from protocol.numerics.array_types import DigitRows, Indices, Integers
 from protocol.privacy.release import Release
 from protocol.quantiles.prefix_tree import NO_PREFIX
 from protocol.question_and_plan import Terms

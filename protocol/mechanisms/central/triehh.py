@@ -65,7 +65,7 @@ from protocol.mechanisms.central.trie_plan import (
 )
 from protocol.mechanisms.central.trie_votes import device_items, encode_votes, vote_table_shape
 from protocol.mechanisms.central.value_distribution import pruned_distribution
-from protocol.numerics.arrays import DigitRows, Floats
+from protocol.numerics.array_types import DigitRows, Floats
 from protocol.privacy.events import DpEvent
 from protocol.privacy.release import ReleaseDesign
 from protocol.quantiles.cdf import Estimator

@@ -14,7 +14,7 @@ import numpy as np
 
 from protocol.domains.base import Digits
 from protocol.mechanisms.central.release_mechanism import ReleasePlan
-from protocol.numerics.arrays import Floats
+from protocol.numerics.array_types import Floats
 from protocol.quantiles.cdf import EmptyTreeError, Estimator, leaf_cdf, tree_cdf
 from protocol.quantiles.complete_tree import CompleteTree
 from protocol.quantiles.distribution import (

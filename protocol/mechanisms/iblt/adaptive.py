@@ -67,7 +67,7 @@ from protocol.mechanisms.sampled_counts import (
     record_round_counts,
     round_count_history,
 )
-from protocol.numerics.arrays import Floats
+from protocol.numerics.array_types import Floats
 from protocol.question_and_plan import Plan, Terms
 from protocol.randomness import RandomWords, uniform_floats
 from protocol.sketches.iblt.layout import capacity

@@ -28,7 +28,7 @@ from protocol.estimation.estimates import Estimate, ranked
 from protocol.histograms import KeyedHistograms
 from protocol.mechanisms.cohort_comparison import compare_tables, merge_tables
 from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler
-from protocol.numerics.arrays import Keys
+from protocol.numerics.array_types import Keys
 from protocol.question_and_plan import AUTO_WORDS, WORD_BITS, SumQuestion, Terms
 from protocol.sketches.iblt.layout import capacity, cells_for
 from protocol.sketches.iblt.table import DEFAULT_EVIDENCE, CellFormat, DecodedTable, Iblt

@@ -38,7 +38,7 @@ from protocol.estimation.estimates import MAX_SHOWN_ESTIMATES, Estimate, estimat
 from protocol.histograms import Histogram, device_values
 from protocol.mechanism import Answer
 from protocol.mechanisms.reports.oracle_errors import error_measures, predicted_error
-from protocol.numerics.arrays import PackedReports
+from protocol.numerics.array_types import PackedReports
 from protocol.oracles.limits import check_epsilon
 from protocol.oracles.oracle import Oracle, OracleParameters, ReportCounts
 from protocol.oracles.registry import (

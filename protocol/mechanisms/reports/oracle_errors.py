@@ -12,7 +12,7 @@ from math import inf, pi, sqrt
 import numpy as np
 
 from protocol.numerics import special
-from protocol.numerics.arrays import Floats
+from protocol.numerics.array_types import Floats
 from protocol.numerics.binary_search import boundary
 from protocol.oracles.oracle import Oracle
 from protocol.report_advice import DETECTION_PROBABILITY, Goal

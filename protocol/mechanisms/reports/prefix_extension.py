@@ -44,7 +44,7 @@ from protocol.estimation.estimates import (
 )
 from protocol.histograms import Histogram, device_rows
 from protocol.mechanism import Answer
-from protocol.numerics.arrays import PackedReports
+from protocol.numerics.array_types import PackedReports
 from protocol.oracles.oracle import Oracle, OracleParameters
 from protocol.oracles.prefix_extension import PrefixExtension
 from protocol.oracles.registry import check_parameters, oracle_for, oracle_from_parameters

@@ -34,7 +34,7 @@ from pydantic import Field
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.window_posterior import GroupLaws, read_windows
 from protocol.numerics import special
-from protocol.numerics.arrays import Flags, Floats, Integers
+from protocol.numerics.array_types import Flags, Floats, Integers
 from protocol.public_model import PublicModel, Text
 from secagg.oneshot.moduli import PAIRWISE, Moduli
 from secagg.ring import Lane, Vector

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from protocol.estimation.segments import History
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.rate_filter import STATIONARY, Drift
-from protocol.numerics.arrays import Floats
+from protocol.numerics.array_types import Floats
 
 _FULL_EXPOSURE = 1 - 1e-9  # of the devices of a block; sums of many rounds are rounded
 

@@ -18,7 +18,7 @@ from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import CounterGroup, check_lanes, counter_bits
 from protocol.mechanisms.tracked.observations import LAST_SLIP_COLUMN, drift_of, history_of
 from protocol.mechanisms.tracked.rate_filter import estimate_levels, filter_levels
-from protocol.numerics.arrays import Flags, Floats, Integers, Keys
+from protocol.numerics.array_types import Flags, Floats, Integers, Keys
 from protocol.question_and_plan import Plan
 from protocol.study_state import StudyState
 

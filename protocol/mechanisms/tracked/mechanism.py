@@ -58,7 +58,7 @@ from protocol.mechanisms.tracked.observations import (
 from protocol.mechanisms.tracked.plan import ResidualSampling, TrackedPlan, TrackedQuestion
 from protocol.mechanisms.tracked.rate_filter import estimate_totals
 from protocol.mechanisms.tracked.string_fetching import FetchSchedule, KnownStrings
-from protocol.numerics.arrays import Floats, Keys
+from protocol.numerics.array_types import Floats, Keys
 from protocol.question_and_plan import Terms
 from protocol.randomness import RandomWords, uniform_floats
 from protocol.sketches.iblt.layout import capacity

@@ -21,7 +21,7 @@ from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler
 from protocol.mechanisms.sampled_counts import max_device_counts
 from protocol.mechanisms.tracked.drift_measurement import measure_drift
 from protocol.mechanisms.tracked.rate_filter import Drift
-from protocol.numerics.arrays import Floats, Integers
+from protocol.numerics.array_types import Floats, Integers
 from protocol.question_and_plan import Plan
 from protocol.study_state import StudyState, add_recent_devices, block_ends, block_of
 

@@ -46,7 +46,7 @@ from protocol.estimation.change_points import (
 )
 from protocol.estimation.segments import History
 from protocol.mechanisms.tracked import tuning_constants as tuning
-from protocol.numerics.arrays import Floats
+from protocol.numerics.array_types import Floats
 
 _SINGULAR_DETERMINANT = 1e-12  # relative to the variance of the rate; below, it counts as 0
 

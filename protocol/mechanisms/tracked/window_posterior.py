@@ -38,7 +38,7 @@ import numpy as np
 
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.numerics import special
-from protocol.numerics.arrays import Flags, Floats, Indices, Integers
+from protocol.numerics.array_types import Flags, Floats, Indices, Integers
 
 _MIN_MEAN, _MIN_DEVIATION = 0.5, 0.5  # of usual counts
 _MAX_SHAPE = 1e6  # of a negative binomial distribution; beyond, it is Poisson's

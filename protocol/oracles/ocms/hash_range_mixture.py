@@ -18,7 +18,14 @@ from typing import Literal, Self
 
 import numpy as np
 
-from protocol.numerics.arrays import Codes, Frequencies, ItemValues, PackedReports, Support, Votes
+from protocol.numerics.array_types import (
+    Codes,
+    Frequencies,
+    ItemValues,
+    PackedReports,
+    Support,
+    Votes,
+)
 from protocol.numerics.tail_bounds import bernstein_upper_bound, check_tail_probability
 from protocol.oracles.base_oracles import IntegerReportOracle
 from protocol.oracles.ocms.hash_range import (

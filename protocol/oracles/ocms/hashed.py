@@ -26,7 +26,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.numerics.arrays import Codes, ItemValues, Support
+from protocol.numerics.array_types import Codes, ItemValues, Support
 from protocol.numerics.finite_fields import is_prime
 from protocol.oracles.base_oracles import HashedResponseOracle
 from protocol.oracles.ocms.hash_range import (

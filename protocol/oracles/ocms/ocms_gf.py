@@ -26,7 +26,7 @@ from typing import Self
 
 import numpy as np
 
-from protocol.numerics.arrays import Codes, ItemValues, Support
+from protocol.numerics.array_types import Codes, ItemValues, Support
 from protocol.numerics.finite_fields import (
     MAX_FIELD_ORDER,
     FiniteField,

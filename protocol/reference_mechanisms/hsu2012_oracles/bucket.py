@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.hashing import HashFamily
-from protocol.numerics.arrays import Floats, ItemValues
+from protocol.numerics.array_types import Floats, ItemValues
 from protocol.reference_mechanisms.hsu2012_oracles.noise_calibration import paper_scale
 from protocol.reference_mechanisms.hsu2012_oracles.projection_oracle import Projection, value_bits
 from protocol.reference_mechanisms.hsu2012_oracles.randomizers import Symbols

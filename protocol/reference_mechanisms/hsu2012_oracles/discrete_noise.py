@@ -19,7 +19,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from protocol.numerics.arrays import Flags, Integers, Words
+from protocol.numerics.array_types import Flags, Integers, Words
 from protocol.randomness import RandomWords, uniform_below
 
 MAX_VARIANCE = 2**24  # so that the integers below fit in 64 bits

@@ -26,7 +26,7 @@ from fractions import Fraction
 import numpy as np
 
 from protocol.hashing import HashFamily, fast_range
-from protocol.numerics.arrays import Floats, ItemValues
+from protocol.numerics.array_types import Floats, ItemValues
 from protocol.reference_mechanisms.hsu2012_oracles.noise_calibration import (
     ShiftProfile,
     paper_scale,

@@ -17,7 +17,7 @@ from fractions import Fraction
 import numpy as np
 
 from protocol.hashing import HashFamily
-from protocol.numerics.arrays import Floats, ItemValues
+from protocol.numerics.array_types import Floats, ItemValues
 from protocol.reference_mechanisms.hsu2012_oracles.noise_calibration import paper_scale
 from protocol.reference_mechanisms.hsu2012_oracles.projection_oracle import Projection, key_chunks
 from protocol.reference_mechanisms.hsu2012_oracles.randomizers import Symbols

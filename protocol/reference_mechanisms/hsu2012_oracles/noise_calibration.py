@@ -25,7 +25,7 @@ from functools import cache
 
 import numpy as np
 
-from protocol.numerics.arrays import Floats
+from protocol.numerics.array_types import Floats
 from protocol.numerics.binary_search import boundary, first_true
 from protocol.reference_mechanisms.hsu2012_oracles.discrete_noise import MAX_VARIANCE
 

@@ -25,7 +25,7 @@ from typing import Literal, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.numerics.arrays import Floats, Integers, ItemValues, PackedReports
+from protocol.numerics.array_types import Floats, Integers, ItemValues, PackedReports
 from protocol.privacy.loss_distributions import NeighbourRelation
 from protocol.randomness import RandomWords
 from protocol.reference_mechanisms.hsu2012_oracles.noise_calibration import (

@@ -30,7 +30,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.numerics.arrays import Floats, Integers, PackedReports
+from protocol.numerics.array_types import Floats, Integers, PackedReports
 from protocol.oracles.limits import check_report_shape
 from protocol.randomness import RandomWords, bernoulli, uniform_below
 from protocol.reference_mechanisms.hsu2012_oracles.discrete_noise import (

@@ -20,7 +20,7 @@ from functools import cached_property
 import numpy as np
 
 from protocol.hashing import splitmix_hash
-from protocol.numerics.arrays import Codes, ItemValues, Support, Votes
+from protocol.numerics.array_types import Codes, ItemValues, Support, Votes
 from protocol.numerics.finite_fields import walsh_hadamard
 from protocol.numerics.tail_bounds import binomial_upper_quantile
 from protocol.oracles.base_oracles import HashedResponseOracle

@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 
 from protocol.hashing import splitmix_hash
-from protocol.numerics.arrays import Codes, ItemValues, Support
+from protocol.numerics.array_types import Codes, ItemValues, Support
 from protocol.oracles.base_oracles import HashedResponseOracle
 from protocol.oracles.ocms.hash_range import check_hash_range, m_for_l2
 from protocol.randomness import RandomWords

@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.numerics.arrays import Frequencies
+from protocol.numerics.array_types import Frequencies
 from protocol.oracles.hadamard import SignOracle
 from protocol.oracles.limits import check_epsilon
 from protocol.oracles.oracle import ReportCounts

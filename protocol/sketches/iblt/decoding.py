@@ -37,7 +37,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.numerics.arrays import Indices, Keys
+from protocol.numerics.array_types import Indices, Keys
 from protocol.sketches.iblt.layout import estimate_keys
 from protocol.sketches.iblt.peeling import Peeling, inverses
 from protocol.sketches.iblt.peeling_kernel import K, V

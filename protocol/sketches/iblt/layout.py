@@ -50,7 +50,7 @@ import numpy as np
 
 from protocol.hashing import HashFamily
 from protocol.numerics import optimize
-from protocol.numerics.arrays import Indices, Words
+from protocol.numerics.array_types import Indices, Words
 
 MIN_LARGE_TABLE_CELLS = 216  # here the large kind begins to read more keys, with probability 97%
 _HEAVY_SHARE = 0.11

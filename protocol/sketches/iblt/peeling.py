@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.numerics.arrays import Integers, Keys
+from protocol.numerics.array_types import Integers, Keys
 from protocol.sketches.iblt.peeling_kernel import (
     ENTRIES,
     INSPECTIONS,

@@ -51,7 +51,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.hashing import HashFamily
-from protocol.numerics.arrays import Integers, Keys
+from protocol.numerics.array_types import Integers, Keys
 from protocol.numerics.finite_fields import widest_prime
 from protocol.sketches.iblt.layout import Layout, largest_fitting_cells
 from secagg.oneshot.moduli import PAIRWISE, Moduli

@@ -33,7 +33,7 @@ from protocol.estimation.rate_changes import (
     rate_variances,
 )
 from protocol.mechanisms.registry import MECHANISMS
-from protocol.numerics.arrays import Floats
+from protocol.numerics.array_types import Floats
 from server.api.answers.question_differences import question_differences
 from server.api.dependencies import Caller, StudyId, check_study, problem_responses, require
 from server.errors import ProblemError, malformed, not_found

@@ -25,9 +25,9 @@ from protocol.estimation.empirical_bayes import (
 )
 from protocol.estimation.estimates import ListQuality
 from protocol.mechanisms.registry import AnyQuestion, mechanism_of
-from protocol.numerics.arrays import Floats
+from protocol.numerics.array_types import Floats
 from server.api.dependencies import StudyId, paginate, problem_responses, require
-from server.db.repositories.progress import RoundSummary
+from server.db.repositories.studies.progress import RoundSummary
 from server.db.store import Store
 from server.errors import malformed
 from server.http.response_headers import ETagRoute, etag_responses, prefers

@@ -43,7 +43,7 @@ from server.api.dependencies import (
     require_own_identity,
 )
 from server.db.channels import COMMITTEES_CHANNEL
-from server.db.repositories.committees import MemberMessage, OneShotStatus
+from server.db.repositories.access.committees import MemberMessage, OneShotStatus
 from server.errors import cohort_failed, malformed, not_found, out_of_phase
 from server.http.request_limits import OCTET_STREAM, read_body
 from server.principals import Permission

@@ -41,7 +41,7 @@ from server.api.dependencies import (
 )
 from server.api.devices.device_route import DeviceRoute
 from server.db.database_errors import UNAVAILABLE_ERRORS
-from server.db.repositories.devices.participants import ParticipantSlot
+from server.db.repositories.messages.participants import ParticipantSlot
 from server.errors import ProblemError, dropped_out
 from server.http.request_limits import OCTET_STREAM
 from server.service import Service, ServiceDep

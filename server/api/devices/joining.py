@@ -30,8 +30,8 @@ from server.api.dependencies import (
 )
 from server.api.devices.device_route import ThinRoute, validated, wait_seconds
 from server.api.devices.documents import DocumentStream, document_readers
-from server.db.repositories.devices.joins import Join
-from server.db.repositories.devices.participants import JoiningDevice
+from server.db.repositories.messages.joins import Join
+from server.db.repositories.messages.participants import JoiningDevice
 from server.errors import malformed
 from server.http.request_limits import header, read_all
 from server.principals import Permission, Principal

@@ -19,7 +19,7 @@ from server.api.dependencies import (
     require_own_identity,
 )
 from server.api.devices.device_route import ThinRoute, validated
-from server.db.repositories.devices.one_shot_messages import OneShotMessage
+from server.db.repositories.messages.one_shot_messages import OneShotMessage
 from server.errors import malformed
 from server.http.request_limits import read_body
 from server.principals import Permission, Principal

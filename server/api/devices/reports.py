@@ -19,8 +19,8 @@ from server.api.dependencies import (
     require,
     require_own_identity,
 )
-from server.db.repositories.devices.device_spending import ReportCost
-from server.db.repositories.devices.reports import Report
+from server.db.repositories.messages.device_spending import ReportCost
+from server.db.repositories.messages.reports import Report
 from server.errors import ProblemError, malformed
 from server.http.request_limits import read_body
 from server.principals import Permission

@@ -39,7 +39,7 @@ from server.api.dependencies import (
 )
 from server.api.devices.device_route import DeviceRoute
 from server.api.devices.documents import DocumentStream, document_readers
-from server.db.repositories.devices.participants import ParticipantSlot, Upload
+from server.db.repositories.messages.participants import ParticipantSlot, Upload
 from server.errors import ProblemError, out_of_phase
 from server.http.request_limits import read_body
 from server.service import Service, ServiceDep

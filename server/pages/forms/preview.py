@@ -11,22 +11,22 @@ from typing import Any
 from fastapi import Request, Response
 from pydantic import ValidationError
 
-from protocol.api.plan_check import default_refusals
 from protocol.api.unlisted import why_nothing_can_be_listed
 from protocol.committee_terms import AnyCommitteeTerms
+from protocol.device_policy.plan_check import default_refusals
 from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan, mechanism_of
 from protocol.question_and_plan import Terms
 from secagg.parameters import choose_parameters
 from server.api.studies import compute_plan, find_field_errors
 from server.errors import ProblemError
 from server.first_plan import PlanRequest
+from server.pages.charts.round_history import RoundSize
 from server.pages.formatting import items_label, nbytes, number, significant, summed_group
 from server.pages.forms.errors import assign_to_fields, with_labels
 from server.pages.forms.expected_f1 import WORD_RANGE, expected_f1
 from server.pages.forms.fields import NAME_FIELD, question_form, study_document
 from server.pages.page_requests import page_router, read_form
 from server.pages.rendering import render
-from server.pages.round_history import RoundSize
 from server.principals import Permission
 from server.service import Service, ServiceDep
 

@@ -25,8 +25,8 @@ from client.committee.member_journal import MemberJournal
 from client.committee.round_poller import polling
 from client.device.encoding import make_contribution
 from client.http.transport import http_client
-from protocol.api.device_policy import PolicyError
 from protocol.api.messages import HeavyHitter, StudyView, Timeouts
+from protocol.device_policy.policy import PolicyError
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import parse_question

@@ -8,8 +8,8 @@ from statistics import mean
 import pytest
 
 from blindtally.planning.sum_costs import SumCost
-from protocol.api.device_policy import Policy
 from protocol.api.messages_outside_sums import JoinRequest, Survivors
+from protocol.device_policy.policy import Policy
 from secagg.keys import Identity
 from secagg.messages import pack_signatures, pack_signed_inputs
 from secagg.parameters import Assumptions, choose_parameters

@@ -16,9 +16,9 @@ from client.device.device_state import DeviceState
 from client.device.driver import EndState, ProgressCallback
 from client.device.take_part import ParticipationOutcome, take_part
 from client.fleet.devices import ClientFactory
-from protocol.api.device_policy import Policy
 from protocol.api.messages import HeavyHitterPage, StudyView, Timeouts
 from protocol.committee_terms import VolunteerTerms
+from protocol.device_policy.policy import Policy
 from protocol.question_and_plan import Terms
 from secagg.keys import Identity
 from secagg.oneshot.committee import Committee

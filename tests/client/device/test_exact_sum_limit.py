@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from client.device.clock import MIN_TIME, DeviceClock
 from client.device.journal import FileJournal, JournalEntry, noisy_counts_of
 from client.device.vector_participation import spends_exact_study
-from protocol.api.device_policy import Policy, PolicyError
 from protocol.api.phases import MessageKind
 from protocol.clock_readings import ClockReadings
+from protocol.device_policy.policy import Policy, PolicyError
 from protocol.domains.product import Product
 from protocol.domains.strings import Alphabet, Utf8
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion

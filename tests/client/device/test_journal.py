@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.device.journal import FileJournal, Journal, JournalEntry, JournalError, MemoryJournal
-from protocol.api.device_policy import PolicyError
 from protocol.api.phases import MessageKind
+from protocol.device_policy.policy import PolicyError
 from protocol.privacy.noise_loss import CountNoise, NoisyCounts, noise_epsilon
 from tests.support.policies import refused_for
 
@@ -440,7 +440,7 @@ def test_of_many_processes_one_gives_its_vector(path: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"
         "from client.device.journal import FileJournal\n"
-        "from protocol.api.device_policy import PolicyError\n"
+        "from protocol.device_policy.policy import PolicyError\n"
         "from tests.support.journals import vector_entry\n"
         "given = vector_entry('study', int(sys.argv[2]), body=sys.argv[2].encode())\n"
         "try: FileJournal(Path(sys.argv[1])).record(given)\n"

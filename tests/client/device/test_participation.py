@@ -18,11 +18,11 @@ from client.device.encoding import Contribution, encode
 from client.device.journal import FileJournal, JournalEntry, MemoryJournal
 from client.device.participation import MAX_ROW_BYTES, ReportParticipation
 from client.http.transport import Transport
-from protocol.api.device_limits import noisy_counts
-from protocol.api.device_policy import MAX_SHARINGS, PolicyError
 from protocol.api.messages import RoundView
 from protocol.api.messages_outside_sums import JoinRequest, SignedReport
 from protocol.api.phases import MessageKind
+from protocol.device_policy.policy import MAX_SHARINGS, PolicyError
+from protocol.device_policy.sizes_and_losses import noisy_counts
 from protocol.mechanisms.registry import REPORT_MECHANISMS, parse_question
 from protocol.randomness import seeded_words
 from secagg.aggregator import check_answers

@@ -12,8 +12,8 @@ from client.device.driver import EndState
 from client.fleet.config_and_results import FleetConfig, FleetRound
 from client.fleet.devices import ClientFactory
 from client.fleet.fleet import Fleet
-from protocol.api.device_policy import Policy
 from protocol.api.messages import StudyRequest, StudyView, Timeouts
+from protocol.device_policy.policy import Policy
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
 from protocol.mechanisms.registry import AnyQuestion, parse_question

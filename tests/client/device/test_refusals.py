@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from client.device.journal import MemoryJournal
-from protocol.api.device_policy import MAX_SHARINGS, Policy, PolicyError
 from protocol.api.messages_outside_sums import Survivors
+from protocol.device_policy.policy import MAX_SHARINGS, Policy, PolicyError
 from secagg.errors import FaultyParticipantError, UnsafeRequestError
 from secagg.messages import (
     Complaints,

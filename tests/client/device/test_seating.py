@@ -7,8 +7,8 @@ import pytest
 
 from client.device.device import StudyDevice, steps_in_sum
 from client.device.journal import MemoryJournal
-from protocol.api.device_policy import Policy, PolicyError
-from protocol.api.plan_check import sharings
+from protocol.device_policy.plan_check import sharings
+from protocol.device_policy.policy import Policy, PolicyError
 from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
 from secagg.seating import CohortSeating

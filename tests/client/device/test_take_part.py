@@ -34,8 +34,8 @@ from client.fleet.devices import ClientFactory
 from client.http.exchange import DocumentStream
 from client.http.transport import Transport
 from protocol.api.credentials import API_KEY_PREFIX, ENROLMENT_TOKEN_PREFIX, new_secret
-from protocol.api.device_policy import PolicyError
 from protocol.api.messages import PROBLEM_TYPE_PREFIX, Problem, ProblemType, StudyView, Timeouts
+from protocol.device_policy.policy import PolicyError
 from protocol.mechanisms.registry import parse_question
 from protocol.question_and_plan import Terms
 from secagg.keys import Identity

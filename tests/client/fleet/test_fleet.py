@@ -29,9 +29,9 @@ from client.fleet.config_and_results import (
 from client.fleet.devices import ClientFactory
 from client.fleet.fleet import Fleet
 from client.process_files import OpenFilesError
-from protocol.api.device_policy import Policy
 from protocol.api.messages import RoundView, StudyView
 from protocol.api.phases import Phase
+from protocol.device_policy.policy import Policy
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.simulation.study import run_study
 from secagg.keys import Identity

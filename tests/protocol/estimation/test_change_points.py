@@ -20,7 +20,7 @@ from protocol.estimation.segments import (
     ChangeRates,
     History,
 )
-from protocol.numerics.arrays import Floats
+from protocol.numerics.array_types import Floats
 
 _BLOCKS, _DEVICES = 20, 10_000.0
 

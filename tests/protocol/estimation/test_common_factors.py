@@ -9,7 +9,7 @@ from protocol.estimation.change_points import (
     segmented_totals,
 )
 from protocol.estimation.segments import History
-from protocol.numerics.arrays import Floats
+from protocol.numerics.array_types import Floats
 
 _BLOCKS, _DEVICES = 20, 10_000.0
 

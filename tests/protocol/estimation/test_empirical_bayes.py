@@ -12,7 +12,7 @@ from protocol.estimation.empirical_bayes import (
     probabilities_of_top,
 )
 from protocol.estimation.estimates import gamma_interval
-from protocol.numerics.arrays import Floats
+from protocol.numerics.array_types import Floats
 
 _SHARE, _THRESHOLD = 0.1, 49.5
 Counts = NDArray[np.int64]

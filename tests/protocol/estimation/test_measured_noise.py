@@ -5,7 +5,7 @@ import pytest
 
 from protocol.estimation.empirical_bayes import Posterior, normal_posterior
 from protocol.estimation.measured_noise import MeasuredNoise, posterior_with_noise
-from protocol.numerics.arrays import Floats
+from protocol.numerics.array_types import Floats
 
 _ITEMS, _KEYS_OF_NOBODY, _THRESHOLD = 20_000, 2**14, 49.5
 

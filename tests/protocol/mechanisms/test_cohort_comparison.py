@@ -14,7 +14,7 @@ from protocol.mechanisms.cohort_comparison import (
     max_unflagged_tokens,
     merge_tables,
 )
-from protocol.numerics.arrays import Integers
+from protocol.numerics.array_types import Integers
 from protocol.sketches.iblt.table import DecodedTable
 
 

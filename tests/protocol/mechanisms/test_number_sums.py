@@ -14,7 +14,7 @@ from protocol.domains.product import Product
 from protocol.domains.strings import Alphabet
 from protocol.estimation.number_summary import NoNumbersError, NumberSummary
 from protocol.mechanisms.number_sums import NumberSums, NumberSumsPlan, NumberSumsQuestion
-from protocol.numerics.arrays import Integers
+from protocol.numerics.array_types import Integers
 from protocol.question_and_plan import Terms
 from protocol.study_state import EMPTY_STATE, StudyState
 from secagg.ring import Vector

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from protocol.numerics.arrays import ItemValues
+from protocol.numerics.array_types import ItemValues
 from protocol.oracles import report_counting_kernel
 from protocol.oracles.base_oracles import IntegerReportOracle
 from protocol.oracles.hadamard import Hadamard

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import chdtrc
 
-from protocol.numerics.arrays import Codes, ItemValues, PackedReports
+from protocol.numerics.array_types import Codes, ItemValues, PackedReports
 from protocol.oracles.base_oracles import IntegerReportOracle
 from protocol.oracles.krr import KaryRandomizedResponse
 from protocol.oracles.ocms.ocms_gf import OcmsGf

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from protocol.numerics.arrays import Frequencies, ItemValues
+from protocol.numerics.array_types import Frequencies, ItemValues
 from protocol.oracles.ocms.hashed import Ocms
 from protocol.oracles.ocms.ocms_gf import OcmsGf
 from protocol.oracles.oracle import Oracle

@@ -29,7 +29,7 @@ from protocol.domains.strings import Alphabet
 from protocol.mechanisms.central.trie_plan import TrieHhPlan, TrieHhQuestion
 from protocol.mechanisms.central.trie_votes import encode_votes
 from protocol.mechanisms.central.triehh import TrieHh
-from protocol.numerics.arrays import Floats
+from protocol.numerics.array_types import Floats
 from protocol.privacy.events import SampleThresholdEvent
 from protocol.privacy.loss_distributions import compose, delta_of
 from protocol.quantiles.prefix_tree import PrefixTree, digits_to_integers, integers_to_digits

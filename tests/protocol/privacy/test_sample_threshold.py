@@ -9,7 +9,7 @@ from dp_accounting.pld import privacy_loss_distribution as dp
 from scipy.special import ive
 from scipy.stats import nbinom
 
-from protocol.numerics.arrays import Floats
+from protocol.numerics.array_types import Floats
 from protocol.privacy import skellam
 from protocol.privacy.loss_distributions import (
     NeighbourRelation,

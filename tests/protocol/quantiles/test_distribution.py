@@ -8,7 +8,7 @@ import pytest
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Alphabet, Utf8
 from protocol.mechanisms.registry import SUM_MECHANISMS, mechanism_of, parse_question
-from protocol.numerics.arrays import Floats
+from protocol.numerics.array_types import Floats
 from protocol.quantiles.cdf import EmptyTreeError, Estimator, leaf_cdf, tree_cdf
 from protocol.quantiles.complete_tree import CompleteTree
 from protocol.quantiles.distribution import (

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.numerics.arrays import DigitRows
+from protocol.numerics.array_types import DigitRows
 from protocol.quantiles import prefix_tree
 from protocol.quantiles.prefix_tree import (
     NO_PREFIX,

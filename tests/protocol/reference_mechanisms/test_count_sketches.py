@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 from scipy.optimize import linprog
 
-from protocol.api.device_limits import noisy_counts
+from protocol.device_policy.sizes_and_losses import noisy_counts
 from protocol.domains.strings import Alphabet, Utf8
 from protocol.estimation.estimates import MAX_SHOWN_ESTIMATES
 from protocol.mechanism import add_noise

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from protocol.numerics.arrays import Floats
+from protocol.numerics.array_types import Floats
 from protocol.reference_mechanisms.count_sketch import CountSketch
 from protocol.reference_mechanisms.median_estimates import (
     MedianEstimates,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from protocol.numerics.arrays import Integers
+from protocol.numerics.array_types import Integers
 from protocol.sketches.vote_table import (
     MAX_BOUND,
     MAX_KEYS,

@@ -15,7 +15,7 @@ from protocol.mechanism import Answer, Mechanism
 from protocol.mechanisms.registry import MECHANISMS
 from server.api.answers import heavy_hitters
 from server.db.repositories.leases import close_round_job
-from server.db.repositories.rounds import ClosedRound
+from server.db.repositories.rounds.rounds import ClosedRound
 from tests.server.harness import Served
 
 QUALITY = ListQuality(expected_precision=0.9, expected_recall=0.8, expected_missed=1.5)

@@ -16,7 +16,7 @@ from protocol.mechanisms.sampled_counts import record_round_counts
 from protocol.study_state import add_devices
 from server.api.answers.question_differences import question_differences
 from server.db.repositories.leases import close_round_job
-from server.db.repositories.rounds import ClosedRound
+from server.db.repositories.rounds.rounds import ClosedRound
 from tests.server.harness import Served, histogram_request, study_request
 
 DEVICES = 100

@@ -15,7 +15,7 @@ from protocol.api.messages_outside_sums import NEXT_DOCUMENTS
 from protocol.api.phases import MessageKind, Phase
 from server.api.dependencies import PendingError
 from server.api.devices.documents import DocumentReader, DocumentStream
-from server.db.repositories.devices.participants import CohortStatus
+from server.db.repositories.messages.participants import CohortStatus
 from tests.server.cohort import Cohort, create_full_cohort, refused
 from tests.server.device import KINDS, Device
 from tests.server.harness import NOON, STEPS, Served, study_request, together

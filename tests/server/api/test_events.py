@@ -99,7 +99,7 @@ async def test_events_of_a_rolled_back_change_are_not_reported(
         raise OperationalError("", None, Exception("away"))
 
     study = await served.create(start=False)
-    monkeypatch.setattr("server.db.repositories.studies.insert_round", fail)
+    monkeypatch.setattr("server.db.repositories.studies.studies.insert_round", fail)
     assert (await served.client.post(f"/v1/studies/{study}/start")).status_code == 503
     monkeypatch.undo()
     await served.client.post(f"/v1/studies/{study}/stop")

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from protocol.api.messages import RoundView
-from server.db.repositories.rounds import RoundRepository
+from server.db.repositories.rounds.rounds import RoundRepository
 from server.notify.notifier import MAX_RETRY_AFTER_SECONDS, RetryScheduler
 from tests.server.cohort import Cohort, refused
 from tests.server.harness import Served

@@ -35,7 +35,7 @@ async def test_a_round_that_is_read_again_and_again_is_parsed_once(
         parsed.append(document)
         return parse_plan(document)
 
-    monkeypatch.setattr("server.db.repositories.rounds.parse_plan", counted)
+    monkeypatch.setattr("server.db.repositories.rounds.rounds.parse_plan", counted)
     for _ in range(3):
         assert (await served.show_round(study)).plan.study == study
         assert (await served.open_round(study)).plan.study == study

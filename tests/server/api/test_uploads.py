@@ -14,7 +14,7 @@ from protocol.api.phases import MessageKind, Phase
 from secagg.aggregator import check_key_shares
 from secagg.messages import KeyShares
 from secagg.session import Session
-from server.db.repositories.devices.participants import (
+from server.db.repositories.messages.participants import (
     CohortStatus,
     JoiningDevice,
     ParticipantRepository,

@@ -21,7 +21,7 @@ from protocol.api.credentials import (
 )
 from protocol.api.messages import RoundView
 from secagg.keys import Identity
-from server.db.repositories.devices.enrolments import EnrolmentRepository
+from server.db.repositories.access.enrolments import EnrolmentRepository
 from server.errors import ProblemError
 from server.http.auth import COOKIE_NAME
 from server.pages import changes, operations, rounds, studies

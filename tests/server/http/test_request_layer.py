@@ -124,7 +124,7 @@ async def test_what_breaks_is_answered_with_an_id_and_logged_with_it(
     def explode(*_: object) -> None:
         raise ArithmeticError("internal detail")
 
-    monkeypatch.setattr("server.db.repositories.studies.StudyRepository.page", explode)
+    monkeypatch.setattr("server.db.repositories.studies.studies.StudyRepository.page", explode)
     answer = await served.client.get("/v1/studies")
     assert (answer.status_code, answer.json()["type"][-14:]) == (500, "internal-error")
     assert "internal detail" not in answer.text

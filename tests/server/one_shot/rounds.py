@@ -16,9 +16,9 @@ from client.device.encoding import Contribution
 from client.device.journal import MemoryJournal
 from client.device.one_shot import OneShotParticipation
 from client.http.transport import Transport
-from protocol.api.device_policy import Policy
 from protocol.api.messages import CommitteeRound, RoundView
 from protocol.api.phases import Phase
+from protocol.device_policy.policy import Policy
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.randomness import seeded_words
 from secagg.keys import Identity

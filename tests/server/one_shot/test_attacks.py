@@ -18,18 +18,18 @@ from client.committee.member import CommitteeMember, Volunteering, received_byte
 from client.committee.member_journal import MemberJournal
 from client.errors import ServiceError
 from client.http.transport import Transport
-from protocol.api.device_policy import Policy, PolicyError
 from protocol.api.messages import CommitteeRound, CommitteeRoundPage, CommitteeView, RoundView
 from protocol.api.phases import MemberMessageKind, Phase
 from protocol.committee_terms import CommitteeTerms, VolunteerTerms
+from protocol.device_policy.policy import Policy, PolicyError
 from protocol.mechanisms.registry import MECHANISMS, parse_question
 from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
 from secagg.oneshot.committee import Committee
 from secagg.oneshot.member import volunteer, volunteer_again
 from secagg.oneshot.member_messages import unpack_digests
-from server.db.repositories.committees import MemberMessage
-from server.db.repositories.devices.one_shot_messages import OneShotMessageRepository
+from server.db.repositories.access.committees import MemberMessage
+from server.db.repositories.messages.one_shot_messages import OneShotMessageRepository
 from server.errors import ProblemError
 from tests.server.cohort import refused
 from tests.server.harness import Served

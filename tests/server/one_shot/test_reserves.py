@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from protocol.api.device_policy import Policy, PolicyError
 from protocol.api.phases import MemberMessageKind, Phase
 from protocol.committee_terms import CommitteeTerms
+from protocol.device_policy.policy import Policy, PolicyError
 from secagg.keys import Identity
 from secagg.oneshot.committee import Committee
 from tests.server.harness import Served

@@ -12,7 +12,7 @@ from client.committee.member_journal import KeptKey, MemberJournal
 from protocol.api.phases import Phase
 from secagg.keys import Identity
 from secagg.oneshot.message import merkle_levels
-from server.db.repositories.devices.one_shot_messages import OneShotMessageRepository
+from server.db.repositories.messages.one_shot_messages import OneShotMessageRepository
 from server.rounds.jobs import JobRunner
 from tests.server.cohort import refused
 from tests.server.conftest import Serve
@@ -94,7 +94,7 @@ async def test_messages_are_read_once_for_all_members(
 async def test_messages_of_a_sum_that_is_over_are_deleted_in_parts(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.db.repositories.cohorts._BODIES_PER_TRANSACTION", 3)
+    monkeypatch.setattr("server.db.repositories.rounds.cohorts._BODIES_PER_TRANSACTION", 3)
     operators, study = Operators.of(), await create(served)
     await send_all(served, await convene(served, study, operators), range(8))
     cohorts = served.store.cohorts

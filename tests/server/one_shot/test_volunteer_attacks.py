@@ -17,7 +17,7 @@ from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
 from secagg.oneshot.committee import Committee, sign_committee
 from secagg.oneshot.member import volunteer
-from server.db.repositories.committees import MemberMessage
+from server.db.repositories.access.committees import MemberMessage
 from server.errors import ProblemError
 from server.principals import Permission
 from tests.server.cohort import refused

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from client.committee.registrar import DrawRecord, Registrar
-from protocol.api.device_policy import Policy
 from protocol.api.phases import Phase
-from protocol.api.plan_check import plan_violations
+from protocol.device_policy.plan_check import plan_violations
+from protocol.device_policy.policy import Policy
 from tests.server.cohort import refused
 from tests.server.conftest import Serve
 from tests.server.harness import Served

@@ -9,9 +9,9 @@ from client.committee.member import CommitteeMember, Volunteering
 from client.committee.member_journal import MemberJournal
 from client.committee.registrar import DrawRecord, Registrar
 from client.device.device import StudyDevice
-from protocol.api.device_policy import Policy
 from protocol.api.messages import RoundView
 from protocol.api.phases import Phase
+from protocol.device_policy.policy import Policy
 from protocol.mechanisms.registry import AnyPlan
 from secagg.keys import Identity
 from secagg.oneshot.committee import Committee

@@ -6,7 +6,7 @@ from html import unescape
 import pytest
 
 from protocol.api.rates import RoundRate
-from server.pages.drawing import rate_sparkline
+from server.pages.charts.drawing import rate_sparkline
 from tests.server.api.test_changes import play
 from tests.server.harness import Served, histogram_request, study_request
 from tests.server.pages.browsing import page_of

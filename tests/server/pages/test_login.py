@@ -8,7 +8,7 @@ from sqlalchemy import event, text
 from sqlalchemy.exc import OperationalError
 
 from protocol.api.credentials import SESSION_PREFIX, new_secret
-from server.db.repositories.credentials_and_audit import SESSION_IDLE_HOURS
+from server.db.repositories.access.credentials_and_audit import SESSION_IDLE_HOURS
 from server.http.auth import COOKIE_NAME
 from server.principals import Permission
 from tests.server.conftest import Serve

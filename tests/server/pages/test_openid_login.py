@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from protocol.api.messages import AuditRecord
 from server import service
-from server.db.repositories.credentials_and_audit import SESSION_IDLE_HOURS
+from server.db.repositories.access.credentials_and_audit import SESSION_IDLE_HOURS
 from server.http.auth import COOKIE_NAME
 from server.http.login_attempt import LoginAttempt
 from server.http.openid_provider import OpenIdProvider

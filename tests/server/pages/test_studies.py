@@ -23,11 +23,11 @@ from protocol.mechanisms.central.hierarchical_histogram import (
     SAMPLING_VARIANCE_ARRAY,
 )
 from protocol.study_state import StudyState
-from server.db.repositories.answers import lasting_name
+from server.db.repositories.studies.answers import lasting_name
 from server.db.schema import HeavyHitterRow, StudyStateRow
 from server.pages.answers import unresolved_keys
-from server.pages.drawing import Bar, Bars, estimate_bars
-from server.pages.round_history import EstimateHistory, RoundSize
+from server.pages.charts.drawing import Bar, Bars, estimate_bars
+from server.pages.charts.round_history import EstimateHistory, RoundSize
 from server.pages.rounds import round_progress
 from tests.server.harness import Served, histogram_request, play, study_request, together
 from tests.server.pages.browsing import page_of, post

@@ -10,7 +10,7 @@ import pytest
 from protocol.api.phases import MessageKind
 from secagg.aggregator import route_shares
 from secagg.messages import Complaints, KeyShares
-from server.db.repositories.messages import MessageRepository
+from server.db.repositories.messages.sum_messages import MessageRepository
 from server.errors import ProblemError
 from server.rounds.caches import AsyncCache
 from server.rounds.cohort_cache import CohortCache

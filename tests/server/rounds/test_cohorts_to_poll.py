@@ -7,7 +7,7 @@ from protocol.api.messages import Timeouts
 from protocol.api.phases import Phase, PhaseStatus
 from protocol.question_and_plan import Terms
 from server.db.channels import cohort_channel, cohorts_channel, study_channel
-from server.db.repositories.pending_cohorts import CohortSelection, PendingCohort
+from server.db.repositories.rounds.pending_cohorts import CohortSelection, PendingCohort
 from server.rounds.cohorts_to_poll import PendingCohorts
 from tests.server.harness import NOON
 

@@ -14,7 +14,7 @@ from protocol.api.messages import Timeouts
 from protocol.api.phases import Phase, PhaseStatus
 from protocol.question_and_plan import Terms
 from server.db.repositories.leases import Job
-from server.db.repositories.pending_cohorts import PendingCohort
+from server.db.repositories.rounds.pending_cohorts import PendingCohort
 from server.rounds.concurrent_jobs import ConcurrentJobs, sum_batches
 from server.telemetry.metrics import Metrics
 from tests.server.harness import NOON

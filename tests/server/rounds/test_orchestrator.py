@@ -20,10 +20,10 @@ from server.db import migrations
 from server.db.channels import cohort_channel
 from server.db.database import Database, SteadyClock
 from server.db.database_errors import BusyError, ClockJumpError
-from server.db.repositories.cohorts import CohortRepository
 from server.db.repositories.leases import Lease
-from server.db.repositories.pending_cohorts import CohortSelection, PendingCohort
-from server.db.repositories.rounds import ClosedRound
+from server.db.repositories.rounds.cohorts import CohortRepository
+from server.db.repositories.rounds.pending_cohorts import CohortSelection, PendingCohort
+from server.db.repositories.rounds.rounds import ClosedRound
 from server.db.store import Store
 from server.first_plan import DeviceLimits
 from server.notify.notifier import Notifier

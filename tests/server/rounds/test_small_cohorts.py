@@ -20,7 +20,7 @@ from secagg.unmasking import RecoveredSecrets, UnmaskedSum, Unmasking, unmask
 from server.db.channels import notify_on_commit
 from server.db.repositories.cohort_phases import enter_phase
 from server.db.repositories.leases import Lease, StaleLeaseError, sum_job
-from server.db.repositories.messages import ClosingCohort
+from server.db.repositories.messages.sum_messages import ClosingCohort
 from server.db.schema import BodyRow, CohortRow, MessageRow
 from server.errors import ProblemError
 from server.rounds.cohort_sums import read_masked_sum
@@ -177,7 +177,7 @@ async def test_a_fault_in_a_shared_transaction_fails_one_cohort(
         enter_phase(session, row, phase, *args, **options)
 
     study, _ = await join(quiet)
-    monkeypatch.setattr("server.db.repositories.cohorts.enter_phase", enter)
+    monkeypatch.setattr("server.db.repositories.rounds.cohorts.enter_phase", enter)
     await poll(quiet)
     phases = [cohort.phase for cohort in (await quiet.show_round(study)).cohorts]
     assert phases.pop(5) is Phase.FAILED
@@ -193,7 +193,7 @@ async def test_a_cohort_that_cannot_even_fail_holds_up_no_deletion_of_bodies(
         enter_phase(session, row, phase, *args, **options)
 
     broken, broken_devices = await join(quiet)
-    monkeypatch.setattr("server.db.repositories.cohorts.enter_phase", enter)
+    monkeypatch.setattr("server.db.repositories.rounds.cohorts.enter_phase", enter)
     await poll(quiet)
     await together(broken_devices, "share")  # cohort 5 can neither go on nor fail
     study, devices = await join(quiet)
@@ -309,7 +309,7 @@ async def test_a_result_of_a_stale_lease_is_refused_alone(quiet: Served) -> None
 async def test_bodies_are_deleted_in_bounded_transactions_and_of_all_cohorts(
     quiet: Served, transactions: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.db.repositories.cohorts._BODIES_PER_TRANSACTION", 25)
+    monkeypatch.setattr("server.db.repositories.rounds.cohorts._BODIES_PER_TRANSACTION", 25)
     study, devices = await join(quiet)
     await play(quiet, devices, "share", "check")
     transactions.clear()

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from server.db import migrations
 from server.db.columns import Base
 from server.db.database import Database
-from server.db.repositories.retention import RetentionRepository
+from server.db.repositories.rounds.retention import RetentionRepository
 from server.db.schema import StudyRow
 
 

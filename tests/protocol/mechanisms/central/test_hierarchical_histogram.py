@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from protocol.api.device_policy import PolicyError
-from protocol.api.plan_check import check_plan
+from protocol.device_policy.plan_check import check_plan
+from protocol.device_policy.policy import PolicyError
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Utf8
 from protocol.estimation.estimates import gamma_interval

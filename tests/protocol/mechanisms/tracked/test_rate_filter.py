@@ -16,7 +16,7 @@ from protocol.mechanisms.tracked.rate_filter import (
     estimate_levels,
     filter_levels,
 )
-from protocol.numerics.arrays import Floats
+from protocol.numerics.array_types import Floats
 
 DEVICES = np.full(20, 10_000.0)
 DRIFTS = [

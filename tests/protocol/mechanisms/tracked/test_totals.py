@@ -9,7 +9,7 @@ from protocol.estimation.estimates import Estimate
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.mechanisms.tracked.observations import record_round
 from protocol.mechanisms.tracked.plan import TrackedQuestion
-from protocol.numerics.arrays import Floats, Integers
+from protocol.numerics.array_types import Floats, Integers
 from protocol.question_and_plan import Terms
 from protocol.study_state import EMPTY_STATE, add_devices
 

@@ -8,7 +8,7 @@ from scipy.stats import nbinom
 
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.window_posterior import GroupLaws, read_windows
-from protocol.numerics.arrays import Floats, Integers
+from protocol.numerics.array_types import Floats, Integers
 
 PRIME = 10_007
 WINDOW = 8

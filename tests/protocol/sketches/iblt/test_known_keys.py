@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from protocol.numerics.arrays import Integers, Keys
+from protocol.numerics.array_types import Integers, Keys
 from protocol.sketches.iblt.decoding import decode_table
 from protocol.sketches.iblt.table import CellFormat, Iblt
 from tests.protocol.sketches.iblt.tables import garbage, listed

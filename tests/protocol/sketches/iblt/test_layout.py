@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.numerics.arrays import Keys
+from protocol.numerics.array_types import Keys
 from protocol.sketches.iblt.decoding import decode_table
 from protocol.sketches.iblt.layout import MIN_LARGE_TABLE_CELLS, Layout, largest_fitting_cells
 from protocol.sketches.iblt.table import CellFormat, Iblt

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.numerics.arrays import Integers, Keys
+from protocol.numerics.array_types import Integers, Keys
 from protocol.sketches.iblt.decoding import DecodedTable, decode_table
 from protocol.sketches.iblt.layout import capacity, cells_for, largest_fitting_cells
 from protocol.sketches.iblt.peeling import Peeling

@@ -2,7 +2,7 @@
 
 A row never changes. The committee of a round follows from the keys that operators registered while
 it convened, in the order of the plan's terms. It is stored when the round starts to collect. A
-registrar draws a committee of volunteers instead (`server/db/repositories/committees.py`).
+registrar draws a committee of volunteers instead (`server/db/repositories/access/committees.py`).
 
 A registrar draws the committee of a sum from volunteers. While the round is drawing, the list of
 volunteers is fixed, and waits for the committee that the registrar signs.
@@ -29,7 +29,7 @@ from server.db.database import Repository, read_transaction, write_transaction
 from server.db.group_commit import PreparedInsert
 from server.db.repositories.arrivals import Arrival, ArrivalGroup
 from server.db.repositories.cohort_phases import enter_phase, fix_committee
-from server.db.repositories.studies import find_study
+from server.db.repositories.studies.studies import find_study
 from server.db.schema import CohortRow, CommitteeMemberRow, MemberMessageRow
 from server.errors import ProblemError, cohort_failed, not_found, out_of_phase
 

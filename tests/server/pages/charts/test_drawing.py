@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from server.pages.drawing import Chart, Series
+from server.pages.charts.drawing import Chart, Series
 
 
 def chart(*series: Series, x: tuple[float, ...] = (1, 2, 3), **fields: object) -> Chart:

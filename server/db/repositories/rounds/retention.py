@@ -30,14 +30,14 @@ from server.db.channels import cohort_channel, notify_on_commit, study_channel
 from server.db.clock import ClockState, clock_state, confirm_clock, store_reading
 from server.db.columns import Base
 from server.db.database import Repository, read_transaction, write_transaction
-from server.db.repositories.credentials_and_audit import (
+from server.db.repositories.access.credentials_and_audit import (
     COMMAND_LINE_ACTOR,
     add_audit_entry,
     has_ended,
 )
 from server.db.repositories.leases import sum_job
-from server.db.repositories.populations import charged_event, find_population, last_sum
-from server.db.repositories.studies import find_study
+from server.db.repositories.studies.populations import charged_event, find_population, last_sum
+from server.db.repositories.studies.studies import find_study
 from server.db.schema import (
     AuditEntryRow,
     BodyRow,

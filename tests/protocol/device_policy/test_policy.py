@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from protocol.api.device_policy import (
+from protocol.device_policy.policy import (
     EXACT_PERIOD_DAYS,
     MAX_SHARINGS,
     MIN_SIGMA,

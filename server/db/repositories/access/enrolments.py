@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from protocol.api.messages import ProblemType
 from server.db.database import Repository, write_transaction
 from server.db.group_commit import GroupCommit
-from server.db.repositories.credentials_and_audit import add_audit_entry
+from server.db.repositories.access.credentials_and_audit import add_audit_entry
 from server.db.schema import DeviceRow, EnrolmentTokenRow
 from server.errors import ProblemError
 

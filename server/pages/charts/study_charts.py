@@ -6,11 +6,11 @@ from typing import Final, TypeAlias
 
 from protocol.api.messages import StudyView
 from protocol.question_and_plan import WORD_BITS
-from server.db.repositories.progress import RoundSummary
-from server.pages.drawing import Chart, Series
+from server.db.repositories.studies.progress import RoundSummary
+from server.pages.charts.drawing import Chart, Series
+from server.pages.charts.round_history import EstimateHistory, RoundSize
 from server.pages.formatting import items_label
 from server.pages.rendering import chart_html
-from server.pages.round_history import EstimateHistory, RoundSize
 
 _MAX_LINES: Final = 5  # items in one chart
 _MAX_LABEL_CHARS = 24  # characters of an item in a legend

@@ -11,7 +11,7 @@ from protocol.api.messages import RoundState
 from protocol.api.phases import Phase
 from protocol.mechanisms.registry import parse_question
 from server.db.database import Repository, read_transaction
-from server.db.repositories.studies import find_study
+from server.db.repositories.studies.studies import find_study
 from server.db.schema import PENDING_PHASES, CohortRow, HeavyHitterRow, RoundRow, StudyRow
 from server.db.serializers import HIDDEN_REASON, hides_sizes
 

@@ -25,8 +25,8 @@ from server.db.channels import cohort_channel, notify_on_commit
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.database_errors import BusyError
 from server.db.group_commit import GroupCommit
+from server.db.repositories.access.committees import convened_committee
 from server.db.repositories.cohort_phases import count_received, enter_phase, fix_committee
-from server.db.repositories.committees import convened_committee
 from server.db.repositories.leases import (
     Lease,
     StaleLeaseError,
@@ -35,7 +35,7 @@ from server.db.repositories.leases import (
     receiving_since,
     stale_leases,
 )
-from server.db.repositories.pending_cohorts import (
+from server.db.repositories.rounds.pending_cohorts import (
     CohortSelection,
     PendingCohort,
     PendingSnapshot,

@@ -21,7 +21,7 @@ from protocol.api.messages import AuditRecord
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.database_errors import UNAVAILABLE_ERRORS
 from server.db.group_commit import GroupCommit
-from server.db.repositories.studies import find_study
+from server.db.repositories.studies.studies import find_study
 from server.db.schema import ApiKeyRow, AuditEntryRow, DeviceRow, EnrolmentTokenRow, LoginSessionRow
 from server.principals import SCOPES, Permission, Principal
 

@@ -20,7 +20,7 @@ from server.db.database import Repository, read_transaction, write_transaction
 from server.db.idempotency import IdempotentRequest, find_response, save_response
 from server.db.repositories.cohort_phases import count_received, enter_phase, insert_round
 from server.db.repositories.events import record_event
-from server.db.repositories.populations import check_budget, check_exact_sums, ledger_of
+from server.db.repositories.studies.populations import check_budget, check_exact_sums, ledger_of
 from server.db.schema import PENDING_PHASES, CohortRow, RoundRow, StudyRow
 from server.db.serializers import study_view
 from server.errors import ProblemError, malformed, not_found

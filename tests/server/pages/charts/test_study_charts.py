@@ -28,9 +28,9 @@ async def test_a_page_shows_the_estimates_after_each_round(served: Served) -> No
 @pytest.mark.parametrize(
     ("target", "missing", "faults"),
     [
-        ("server.pages.charts._count_chart", 'id="chart-counts"', 1),
-        ("server.pages.charts._words_chart", 'id="chart-words"', 1),
-        ("server.pages.drawing.Chart.lines", 'id="chart-', 3),
+        ("server.pages.charts.study_charts._count_chart", 'id="chart-counts"', 1),
+        ("server.pages.charts.study_charts._words_chart", 'id="chart-words"', 1),
+        ("server.pages.charts.drawing.Chart.lines", 'id="chart-', 3),
         ("server.pages.answers.sparkline", "Estimates so far:", 0),
         ("server.pages.changes.rate_sparkline", "Rates by round:", 0),
     ],

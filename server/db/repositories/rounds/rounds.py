@@ -18,11 +18,11 @@ from protocol.mechanisms.registry import MECHANISMS, AnyPlan, parse_plan
 from protocol.question_and_plan import Plan, Terms
 from server.db.channels import notify_on_commit, study_channel
 from server.db.database import Repository, read_transaction, write_transaction
-from server.db.repositories.answers import lasting_name, save_study_state
 from server.db.repositories.cohort_phases import count_received, insert_round
 from server.db.repositories.events import record_event
 from server.db.repositories.leases import Lease, check_lease
-from server.db.repositories.studies import end_study, find_study
+from server.db.repositories.studies.answers import lasting_name, save_study_state
+from server.db.repositories.studies.studies import end_study, find_study
 from server.db.schema import PENDING_PHASES, CohortRow, MessageRow, ParticipantRow, RoundRow
 from server.db.serializers import cohort_view, round_view, study_view
 from server.errors import ProblemError, not_found

@@ -13,8 +13,12 @@ from protocol.api.messages import ProblemType
 from protocol.api.phases import Phase
 from server.db.database import Repository, read_transaction
 from server.db.group_commit import PreparedInsert
-from server.db.repositories.arrivals import Arrival, ArrivalGroup, LockedCohort
-from server.db.repositories.devices.device_spending import LockedSpending, ReportCost
+from server.db.repositories.arrivals import (
+    Arrival,
+    ArrivalGroup,
+    LockedCohort,
+)
+from server.db.repositories.messages.device_spending import LockedSpending, ReportCost
 from server.db.schema import CohortRow, ReportRow, StudyRow
 from server.errors import ProblemError, not_found
 

@@ -22,7 +22,11 @@ from protocol.question_and_plan import Plan
 from secagg.keys import PublicKeys
 from server.db.database import Repository, write_transaction
 from server.db.group_commit import GroupCommit, PreparedInsert
-from server.db.repositories.devices.participants import JoiningDevice, ParticipantSlot, roster_entry
+from server.db.repositories.messages.participants import (
+    JoiningDevice,
+    ParticipantSlot,
+    roster_entry,
+)
 from server.db.schema import CohortRow, MessageRow, ParticipantRow, StudyRow
 from server.errors import ProblemError, not_found
 

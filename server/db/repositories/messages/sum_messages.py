@@ -17,8 +17,8 @@ from secagg.roster import Roster, RosterEntry
 from secagg.session import Session as SumSession
 from server.db.database import Repository, read_transaction
 from server.db.group_commit import GroupCommit
-from server.db.repositories.devices.one_shot_messages import set_size
-from server.db.repositories.devices.participants import roster_entry
+from server.db.repositories.messages.one_shot_messages import set_size
+from server.db.repositories.messages.participants import roster_entry
 from server.db.schema import BodyRow, CohortRow, MessageRow, ParticipantRow, RoundRow
 from server.db.serializers import has_enrolled
 from server.errors import ProblemError, cohort_failed, not_found

@@ -28,7 +28,7 @@ from protocol.question_and_plan import Terms
 from secagg.seating import CohortSeating, cohort_sizes
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.repositories.cohort_phases import enter_phase
-from server.db.repositories.studies import find_study
+from server.db.repositories.studies.studies import find_study
 from server.db.schema import CohortRow, ParticipantRow, StudyRow
 from server.errors import ProblemError, not_found, out_of_phase
 

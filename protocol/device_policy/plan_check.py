@@ -18,7 +18,10 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from protocol.api.device_limits import (
+from protocol.api.one_shot import committee_terms
+from protocol.committee_terms import CommitteeTerms, VolunteerTerms
+from protocol.device_policy.policy import MAX_SHARINGS, MIN_SIGMA, Policy, PolicyError
+from protocol.device_policy.sizes_and_losses import (
     UPLOAD_BYTES_PER_ELEMENT,
     has_noise,
     least_tolerated,
@@ -27,9 +30,6 @@ from protocol.api.device_limits import (
     upload_bytes,
     vector_elements,
 )
-from protocol.api.device_policy import MAX_SHARINGS, MIN_SIGMA, Policy, PolicyError
-from protocol.api.one_shot import committee_terms
-from protocol.committee_terms import CommitteeTerms, VolunteerTerms
 from protocol.mechanisms.central.release_mechanism import ReleasePlan
 from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan, mechanism_of
 from protocol.privacy.noise_loss import NoisyCounts, noise_epsilon

@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from protocol.api.cohort_check import check_cohort, check_enrolment
-from protocol.api.device_limits import noise_events, noisy_counts, upload_bytes
-from protocol.api.device_policy import Policy, PolicyError
 from protocol.api.messages import SlotAssignment
-from protocol.api.plan_check import (
+from protocol.device_policy.cohort_check import check_cohort, check_enrolment
+from protocol.device_policy.plan_check import (
     MAX_NOISE_EVENTS,
     check_plan,
     check_spent_epsilon,
@@ -21,6 +19,8 @@ from protocol.api.plan_check import (
     max_copies,
     plan_violations,
 )
+from protocol.device_policy.policy import Policy, PolicyError
+from protocol.device_policy.sizes_and_losses import noise_events, noisy_counts, upload_bytes
 from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Alphabet, Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion

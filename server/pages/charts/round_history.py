@@ -12,7 +12,7 @@ from protocol.api.messages import StudyView
 from protocol.api.one_shot import message_bytes
 from protocol.domains import Domain
 from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
-from server.db.repositories.answers import lasting_name
+from server.db.repositories.studies.answers import lasting_name
 from server.db.store import Store
 
 _MAX_CACHED_ROUNDS: Final = 20_000

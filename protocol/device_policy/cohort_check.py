@@ -1,8 +1,8 @@
 """Checks of what the server shows after the plan: enrolment, slot, roster and seating."""
 
-from protocol.api.device_policy import Policy, PolicyError
 from protocol.api.messages import SlotAssignment
-from protocol.api.plan_check import quorum_violations
+from protocol.device_policy.plan_check import quorum_violations
+from protocol.device_policy.policy import Policy, PolicyError
 from protocol.mechanisms.registry import AnyPlan
 from secagg.keys import Identity
 from secagg.seating import CohortSeating, seating_fault

@@ -14,7 +14,7 @@ from protocol.estimation.estimates import Estimate, ListQuality
 from protocol.mechanisms.registry import MECHANISMS, AnyQuestion, parse_question
 from protocol.study_state import EMPTY_STATE, StudyState
 from server.db.database import Repository, read_transaction
-from server.db.repositories.studies import find_study
+from server.db.repositories.studies.studies import find_study
 from server.db.schema import HeavyHitterRow, RoundRow, StudyStateRow
 
 

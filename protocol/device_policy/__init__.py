@@ -1,0 +1,1 @@
+"""Limits of a device, and the checks of a plan and of a cohort against them."""

@@ -1,0 +1,1 @@
+"""Credentials, enrolments, seats and committees."""

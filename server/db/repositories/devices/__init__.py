@@ -1,1 +1,0 @@
-"""Queries for devices: joins, slots, uploads, reports, and the seats that a registrar draws."""

@@ -1,0 +1,1 @@
+"""Messages of devices, from the first one, with which a device joins, to reports."""
