@@ -17,14 +17,6 @@ from typing import Final
 
 from secagg.errors import PortableError
 
-
-class DataError(PortableError, ValueError):
-    """A data file cannot be used; the message names the file, and the line if one is at fault."""
-
-    def __init__(self, path: Path, fault: str, line: int | None = None) -> None:
-        super().__init__(f"{path}: {fault}" if line is None else f"{path}, line {line}: {fault}")
-
-
 MAX_TOTAL_COUNT: Final = 2**62  # numpy draws from such counts
 MISSING_MARKS: Final = frozenset(
     {"", "NaN", "NaT", "<NA>", "NULL", r"\N", "N/A", "n/a", "#N/A", "#NULL!"}
@@ -41,12 +33,18 @@ _SEPARATOR: Final = r"[., '’_\u00a0\u202f]"
 _SEPARATED: Final = re.compile(
     rf"[-+]?\d{{1,3}}({_SEPARATOR}\d{{2,3}})*{_SEPARATOR}\d{{3}}([.,]\d*)?"
 )
-
 # Lists in brackets, and tags such as <a><b> and #a #b.
 _LIST: Final = re.compile(r"\[.*\]|\{.*\}|\(.*\)|(<[^<>]+>){2,}|#\S+(\s+#\S+)+", re.DOTALL)
 # Names of browsers have them, with separators in between.
 _PARENTHESES: Final = re.compile(r"\([^)]*\)")
 _LIST_SEPARATORS: Final = (";", "|", ",", " / ", "\n", "\u3001", " ")
+
+
+class DataError(PortableError, ValueError):
+    """A data file cannot be used; the message names the file, and the line if one is at fault."""
+
+    def __init__(self, path: Path, fault: str, line: int | None = None) -> None:
+        super().__init__(f"{path}: {fault}" if line is None else f"{path}, line {line}: {fault}")
 
 
 def item_fault(item: str) -> str:

@@ -37,6 +37,9 @@ from secagg.roster import (
 from secagg.session import Registry
 from secagg.shares import SHARE_PAIR_BYTES, SharePair, received_shares_bytes
 
+MAX_WORDS: Final = 100_000  # of a vector whose time is measured
+_PLAN: Final = bytes(32)  # digest of a plan; costs do not depend on it
+
 
 @dataclass(frozen=True)
 class SumCost:
@@ -98,10 +101,6 @@ def _sample_roster_entry(slot: int, *, enrolled: bool) -> RosterEntry:
 
 def _sample_commitment(slot: int) -> ShareCommitment:
     return ShareCommitment(slot.to_bytes(32, "big"), bytes(32))
-
-
-MAX_WORDS: Final = 100_000  # of a vector whose time is measured
-_PLAN: Final = bytes(32)  # digest of a plan; costs do not depend on it
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from protocol.report_mechanism import ReportMechanism
 from protocol.simulation.study import DEFAULT_POLICY
 
 _DEFAULT_DELTA = 1e-6  # of a question without its own
+_NOISE_NOTE = "the smallest count that noise alone rarely reaches"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +79,6 @@ def result_of(
     facts |= {n.replace("_", " "): _shown(v) for n, v in measures.items() if n not in facts}
     facts |= answer.scores
     return SimulationResult(document, [*answer.tables, fact_table(facts)], done)
-
-
-_NOISE_NOTE = "the smallest count that noise alone rarely reaches"
 
 
 def _goal(study: PlayedStudy, rounds: int) -> str:

@@ -27,6 +27,10 @@ from protocol.round_sizes import terms_for
 from secagg.keys import Identity
 
 DEFAULT_DEVICES = 10_000
+_SECURE_COHORT_SIZE: Final = 1000
+_MAX_COHORTS: Final = 1000  # of a round; beyond a million devices secure cohorts are larger
+_DROPOUT_MARGIN: Final = 0.1  # dropouts in addition to those that the scenario causes
+_OPERATORS: Final = 7  # of the simulated committee of one-shot sums
 
 
 def _parse_numbers(value: object) -> object:
@@ -120,12 +124,6 @@ def parse_settings(
         if name in known and name != "domain":  # other values are computed from these
             _check_field(name, known[name], value)
     return fields, Scenario.model_validate(scenario)
-
-
-_SECURE_COHORT_SIZE: Final = 1000
-_MAX_COHORTS: Final = 1000  # of a round; beyond a million devices secure cohorts are larger
-_DROPOUT_MARGIN: Final = 0.1  # dropouts in addition to those that the scenario causes
-_OPERATORS: Final = 7  # of the simulated committee of one-shot sums
 
 
 def study_terms(scenario: Scenario, devices: int) -> Terms:

@@ -15,6 +15,7 @@ from client.http.transport import Transport
 from secagg.errors import UnsafeRequestError
 
 _LOG: Final = logging.getLogger(__name__)
+MAX_KEPT_ROUNDS = 10_000  # a service could invent rounds without end
 
 
 class PendingRound(Protocol):
@@ -30,7 +31,6 @@ R = TypeVar("R", bound=PendingRound)
 T = TypeVar("T")
 # Receives a round, and "" after a step in it, or why the party took none.
 RoundReporter: TypeAlias = Callable[[R, str], None]
-MAX_KEPT_ROUNDS = 10_000  # a service could invent rounds without end
 
 
 @dataclass

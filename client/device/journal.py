@@ -63,6 +63,13 @@ _EntryKind: TypeAlias = MessageKind | Literal["invitation"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_OTHER_PROGRAM_REASON: Final = (
+    "not an entry; another program wrote here, so the device sends nothing more"
+)
+_OTHER_VERSION_REASON: Final = (
+    "an entry of another version of blindtally: use that version. A device in another folder is a "
+    "new one, which does not know what this one has spent"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +149,6 @@ class JournalEntry:
 
 JournalLine: TypeAlias = JournalEntry | ClockReadings
 _ENTRY_FIELDS: Final = frozenset(JournalEntry.__dataclass_fields__)
-_OTHER_PROGRAM_REASON: Final = (
-    "not an entry; another program wrote here, so the device sends nothing more"
-)
-_OTHER_VERSION_REASON: Final = (
-    "an entry of another version of blindtally: use that version. A device in another folder is a "
-    "new one, which does not know what this one has spent"
-)
 
 
 class JournalError(RuntimeError):

@@ -22,6 +22,7 @@ from secagg.errors import UnsafeRequestError
 CONNECT_SECONDS: Final = 10.0
 RESPONSE_TIMEOUT_SECONDS: Final = 30.0  # in addition to the wait of a long poll
 MIN_BYTES_PER_SECOND: Final = 2**14  # of the slowest line
+MAX_SHOWN_FAULTS: Final = 10  # of a document; the text of thousands takes longer than reading it
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +193,6 @@ class DocumentStream:
         self._limits.clear()
         await self._response.aclose()
 
-
-MAX_SHOWN_FAULTS: Final = 10  # of a document; the text of thousands takes longer than reading it
 
 M = TypeVar("M", bound=BaseModel)
 

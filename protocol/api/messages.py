@@ -35,6 +35,7 @@ StudyStatus = Literal["created", "running", "finished", "stopped"]
 RoundState = Literal["running", "decoded", "undecoded", "failed"]
 MAX_RETRY_SECONDS: Final = 3.0  # between two tries while the service is out of reach
 PROBLEM_TYPE_PREFIX = "urn:blindtally:problem:"
+MAX_PROBLEM_ERRORS: Final = 1_000
 
 
 class ProblemType(StrEnum):
@@ -64,9 +65,6 @@ class ProblemType(StrEnum):
     DROPPED_OUT = "dropped-out"  # 410: the cohort continued without this participant
     UNAVAILABLE = "unavailable"  # 503: the database is busy or out of reach; Retry-After
     INTERNAL = "internal-error"  # 500: a fault of the service
-
-
-MAX_PROBLEM_ERRORS: Final = 1_000
 
 
 class Problem(PublicModel):

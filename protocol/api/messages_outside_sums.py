@@ -26,6 +26,7 @@ from secagg.keys import SIGNATURE_BYTES, Identity, is_signed, statement
 from secagg.roster import DIGEST_BYTES
 
 Hex64 = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
+LENGTH_BYTES: Final = 4  # of the length before a document
 
 
 class JoinRequest(PublicModel):
@@ -62,7 +63,6 @@ class DocumentKind(StrEnum):
     SIGNED_INPUTS = "signed-inputs"
 
 
-LENGTH_BYTES: Final = 4  # of the length before a document
 # Documents that a device receives after it has sent a message.
 NEXT_DOCUMENTS: Final[Mapping[MessageKind, tuple[DocumentKind, ...]]] = {
     MessageKind.KEY_SHARES: (DocumentKind.ENCRYPTED_SHARES,),

@@ -23,6 +23,8 @@ Segment: TypeAlias = Annotated[
     StringConstraints(min_length=1, max_length=64, pattern=r"^[^:\x00-\x1f]+$"),
     AfterValidator(check_name),
 ]
+_MAX_BASE = 256
+CHUNK_LIMIT = 2**24  # leaves a sketch 7 bits of 31 for a hash
 
 
 def _check_distinct(segments: tuple[str, ...]) -> tuple[str, ...]:
@@ -117,10 +119,6 @@ class BaseDomain(PublicModel, ABC):
             if item not in self:
                 raise ValueError(f"{item!r} is outside the domain of kind {self.kind}")
         return self.keys_of([self.name(item) for item in items])
-
-
-_MAX_BASE = 256
-CHUNK_LIMIT = 2**24  # leaves a sketch 7 bits of 31 for a hash
 
 
 class Digits(BaseDomain):

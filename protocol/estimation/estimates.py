@@ -29,6 +29,10 @@ from protocol.public_model import PublicModel
 from protocol.study_state import StudyState, read_devices
 
 CONFIDENCE_LEVEL = 0.95
+COUNT_COLUMN, VARIANCE_COLUMN = "count", "variance"  # columns of a study state
+HOLDERS_COLUMN = "fewest holders"  # devices that are needed for the counts of the rounds
+_COHORT_EVIDENCE_COLUMN = "cohort evidence"  # -ln of the smallest p-value of a round, if notable
+MAX_SHOWN_ESTIMATES = 1000  # of the estimates of one round
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +90,6 @@ class FinalAnswer:
 
     heavy_hitters: tuple[Estimate, ...]
     quality: ListQuality | None = None
-
-
-COUNT_COLUMN, VARIANCE_COLUMN = "count", "variance"  # columns of a study state
-HOLDERS_COLUMN = "fewest holders"  # devices that are needed for the counts of the rounds
-_COHORT_EVIDENCE_COLUMN = "cohort evidence"  # -ln of the smallest p-value of a round, if notable
-MAX_SHOWN_ESTIMATES = 1000  # of the estimates of one round
 
 
 def ranked(estimates: Iterable[Estimate]) -> list[Estimate]:

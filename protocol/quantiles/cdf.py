@@ -27,6 +27,7 @@ from protocol.quantiles.prefix_tree import PrefixTree, digits_to_integers
 
 Estimator: TypeAlias = Literal["ratio", "plain"]
 _MAX_LEVEL_NODES = 2**48  # that floating-point positions can distinguish
+_START, _END, _AFTER = range(3)  # kinds of knots
 
 
 class EmptyTreeError(ValueError):
@@ -133,9 +134,6 @@ class _Level:
         return _Level(
             self.depth, self.codes[included], self.starts[included], self.masses[included]
         )
-
-
-_START, _END, _AFTER = range(3)  # kinds of knots
 
 
 class _KnotBuilder:

@@ -79,6 +79,7 @@ from protocol.study_state import StudyState, add_devices
 from secagg.ring import Lane, Ring, Vector
 
 _LISTS_ARRAY = "lists"  # of the study state: (items, repetitions), true if on the list
+MAX_TABLES = 2_000  # the theorem needs fewer than 1,500; each lane of a table takes its time
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +212,6 @@ class Repetitions:
     def sub_table(self, number: int) -> SampledTable:
         seed = sha256(self.seed + number.to_bytes(4, "big")).digest()
         return sampled_table(self.question, self.terms, self.t, self.cells, seed)
-
-
-MAX_TABLES = 2_000  # the theorem needs fewer than 1,500; each lane of a table takes its time
 
 
 class SubsampledIbltQuestion(SumQuestion):

@@ -68,6 +68,7 @@ _PREPARED_STATEMENT_SQLSTATES: Final = ("0A000", "26000")
 _FOREIGN_RULES: Final = ("SQLITE_CONSTRAINT_CHECK", "SQLITE_CONSTRAINT_TRIGGER")
 _MAX_NAME_BYTES: Final = 63  # of a name of PostgreSQL
 _FULL_CODES: Final = ("SQLITE_FULL", "SQLITE_IOERR_WRITE", "53100", "ENOSPC", "EDQUOT")
+_QUIET_SECONDS: Final = 5.0  # without a failure, until an outage that has returned ends
 
 
 class BusyError(Exception):
@@ -223,7 +224,6 @@ def _sqlite_code(driver: BaseException) -> int | None:
     return None if code is None else code & 0xFF
 
 
-_QUIET_SECONDS: Final = 5.0  # without a failure, until an outage that has returned ends
 _log = structlog.get_logger(__name__)
 
 

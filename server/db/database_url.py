@@ -34,6 +34,7 @@ _DRIVERS: Final = {
     "postgresql+psycopg": "postgresql+psycopg",
 }
 _SHOWN_OPTIONS: Final = ("host", "port", "dbname")
+_SUFFIXES = ("", "-wal", "-shm")
 
 
 def parse_url(text: str) -> URL:
@@ -86,9 +87,6 @@ def _connect(
             if text != str(error):
                 error.args = (text,)
         raise
-
-
-_SUFFIXES = ("", "-wal", "-shm")
 
 
 def file_identity(path: Path) -> tuple[int, int] | None:

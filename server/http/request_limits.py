@@ -35,6 +35,7 @@ BODY_IDLE_SECONDS = 20.0
 # The largest upload by default, 64 MiB, arrives in this time at 1.8 Mbit/s.
 BODY_SECONDS = 300.0
 _TIMEOUT_DETAIL = "the body of the request took too long"
+_SECONDS = 60.0
 
 
 class BodyMemory:
@@ -199,9 +200,6 @@ async def read_all(request: Request, maximum: float = inf) -> bytes:
         size += len(chunks[-1])
         is_complete = not message.get("more_body", False)
     return b"".join(chunks)
-
-
-_SECONDS = 60.0
 
 
 class RateLimit:

@@ -29,6 +29,16 @@ _ETAG = {
         "description": "Send the tag as If-None-Match to get 304 while the document is unchanged.",
     }
 }
+SECURITY_HEADERS: Final = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_API_CONTENT_POLICY = "default-src 'none'; frame-ancestors 'none'"  # only pages load resources
+_WEIGHT = re.compile(r"(?:0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)")
+_WEIGHT_PARAMETER = re.compile(r";\s*q\s*=\s*([^;]*)", re.IGNORECASE)
 
 
 def etag_responses(responses: ResponseDocs) -> ResponseDocs:
@@ -72,14 +82,6 @@ class ETagRoute(APIRoute):
         return answer
 
 
-SECURITY_HEADERS: Final = {
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
-_API_CONTENT_POLICY = "default-src 'none'; frame-ancestors 'none'"  # only pages load resources
 RawHeader: TypeAlias = tuple[bytes, bytes]
 
 
@@ -105,10 +107,6 @@ class SecurityHeaders:
 
 def _packed(headers: dict[str, str]) -> list[RawHeader]:
     return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-
-
-_WEIGHT = re.compile(r"(?:0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)")
-_WEIGHT_PARAMETER = re.compile(r";\s*q\s*=\s*([^;]*)", re.IGNORECASE)
 
 
 def accepted_ranges(scope: Scope) -> dict[str, float]:

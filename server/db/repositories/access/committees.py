@@ -36,6 +36,7 @@ from server.errors import ProblemError, cohort_failed, not_found, out_of_phase
 _MESSAGES = cast("Table", MemberMessageRow.__table__)
 _INSERT = PreparedInsert(MemberMessageRow)
 _PHASE_OF_KIND = {kind: phase for phase, kind in MEMBER_MESSAGE_KIND.items()}
+_RESOURCE = "the draw of a committee"
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +233,6 @@ def _no_committee(row: CohortRow) -> ProblemError:
         return cohort_failed(row.failure)
     detail = "the committee is not complete yet"
     return ProblemError(ProblemType.WRONG_PHASE, detail, phase=row.phase)
-
-
-_RESOURCE = "the draw of a committee"
 
 
 class VolunteerRepository(Repository):

@@ -35,6 +35,15 @@ _SLOT = (
     .join(StudyRow, StudyRow.id == ParticipantRow.study)
     .where(ParticipantRow.id == bindparam("of_participant"))
 )
+_PHASE_OF_KIND = {kind: phase for phase, kind in MESSAGE_KIND.items()}
+_MESSAGES = cast("Table", MessageRow.__table__)
+_STORED_DIGESTS = select(_MESSAGES.c.slot, _MESSAGES.c.digest).where(
+    _MESSAGES.c.cohort == bindparam("cohort"),
+    _MESSAGES.c.kind == bindparam("kind"),
+    _MESSAGES.c.slot.in_(bindparam("slots")),
+)
+_INSERT = PreparedInsert(MessageRow)
+_INSERT_BODIES = PreparedInsert(BodyRow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +102,6 @@ class ParticipantRepository(Repository):
 def roster_entry(row: ParticipantRow | Row[Any]) -> RosterEntry:
     keys = PublicKeys(row.mask_key, row.encryption_key)
     return RosterEntry(bytes.fromhex(row.identity), keys, row.signature, row.registrar_signature)
-
-
-_PHASE_OF_KIND = {kind: phase for phase, kind in MESSAGE_KIND.items()}
-_MESSAGES = cast("Table", MessageRow.__table__)
-_STORED_DIGESTS = select(_MESSAGES.c.slot, _MESSAGES.c.digest).where(
-    _MESSAGES.c.cohort == bindparam("cohort"),
-    _MESSAGES.c.kind == bindparam("kind"),
-    _MESSAGES.c.slot.in_(bindparam("slots")),
-)
-_INSERT = PreparedInsert(MessageRow)
-_INSERT_BODIES = PreparedInsert(BodyRow)
 
 
 @dataclass(frozen=True, slots=True)
