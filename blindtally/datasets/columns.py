@@ -176,7 +176,8 @@ def _recognised(
     free = [
         place
         for place in sorted(is_free)
-        if header[place] or not _numbers_rows(cells[place], must_be_consecutive=not is_known)
+        if header[place]
+        or (any(cells[place]) and not _numbers_rows(cells[place], must_be_consecutive=not is_known))
     ]
     if item is None:
         item, free = _only_column(header, free or sorted(is_free)), []

@@ -30,6 +30,9 @@ _DELIMITERS: Final = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vert
 _SAMPLE_ROWS: Final = 100
 # The line below the header of a table for people.
 _RULER: Final = re.compile(r"(?=.*---)[-+:=\s]*", re.DOTALL)
+# Spreadsheets write a text so, lest it be read as a number, and shorten long numbers.
+_TEXT_FORMULA: Final = re.compile(r'="([^"]*)"')
+_SHORTENED_NUMBER: Final = re.compile(r"\d[.,]\d+E\+\d+")
 _MAX_RAGGED_SHARE: Final = 0.1
 _BATCH_ROWS: Final = 2**14
 _MAX_JSON_NAMES: Final = 1000
@@ -93,6 +96,9 @@ def csv_table(path: Path, lines: Iterable[str], delimiter: str, report: ReadingR
     first = list(islice(rows, _SAMPLE_ROWS))
     sample = list(zip(*(cells for _, cells in first), strict=True))
     columns = _find_columns(path, names, sample, report.choice, line)
+    if columns.user is not None and any(map(_SHORTENED_NUMBER.fullmatch, sample[columns.user])):
+        fault = f"column {names[columns.user]!r} has numbers that a spreadsheet shortened, so that "
+        raise DataError(path, fault + "several users look like one: save it with all digits")
     used, item = columns.used - {columns.count}, columns.item
     lengths, of_texts = (
         {len(each) for each in cells} for cells in (sample[item], map(str.strip, sample[item]))
@@ -111,6 +117,8 @@ def _without_blanks(rows: Rows, places: Iterable[int], report: ReadingReport) ->
             if row[place] != (text := row[place].strip()):
                 changed += text != ""
                 row[place] = text
+            if formula := _TEXT_FORMULA.fullmatch(text):
+                row[place] = formula[1]
         yield line, row
     if changed:
         report.notes.append(f"blanks around {changed:,} cell{'s' * (changed > 1)} were left out")

@@ -23,6 +23,8 @@ _NO_HEADER = "the first line must be a header"
         ("word,count,users\nthe,9,3\nof,8,4\n", None, {"the": 9, "of": 8}),
         ("item,count,n\na,1,2\n", None, {"a": 1}),
         (",count\na,3\n", None, {"a": 3}),
+        ("user,item,\n1,a,\n2,b,\n", None, [{"a": 1}, {"b": 1}]),
+        ('user,item\n1,"=""0012"""\n2,="0012"\n', None, [{"0012": 1}, {"0012": 1}]),
         ("word,hits,rank\na,9,1\n", None, {"a": 9}),
         ("word,hits,views\na,9,1\n", "count=hits", {"a": 9}),
         (",user,item\n0,u,a\n1,u,b\n", None, [{"a": 1, "b": 1}]),
@@ -62,6 +64,7 @@ def test_columns_are_those_with_known_names_or_named_by_the_caller(
         ("product,price\nfig,3\n", None, "for users or for counts; the columns are 'product'"),
         ("fruit,score\nfig,3\n", None, "no name of a column stands for items"),
         ("who,item\nu,a\n", None, _ASKS),
+        ("user,item\n8.80E+12,a\n", None, "several users look like one: save it with all digits"),
         ("who,item\nu,a\n", "item", _ASKS),
         ("user,item,k\nu,a,3\n", None, "column 'k' may be the count of the item"),
         *(
