@@ -271,7 +271,7 @@ def round_view(study: str, number: int) -> ApiRequest[RoundView]:
 def cohort_sum(study: str, view: RoundView, cohort: int) -> ApiRequest[Vector]:
     """Return the request of the sum of a cohort's vectors; raises TypeError without a round."""
     if not isinstance(view, RoundView):
-        raise TypeError(f"cohort_sum takes a round, such as study.rounds()[0], not {view!r}")
+        raise TypeError(f"cohort_sum takes a round, such as study.round(1), not {view!r}")
     ring: Ring = SUM_MECHANISMS[view.plan.question.mechanism].ring(view.plan)
     url = url_path("studies", study, "rounds", view.number, "cohorts", cohort, "sum")
     return ApiRequest("GET", url, ring.unpack, is_json=False)

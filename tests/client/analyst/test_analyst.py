@@ -413,6 +413,12 @@ async def test_an_id_that_makes_another_path_is_refused_before_any_request(
         await take_part("http://service", [], study=part, device_state=DeviceState.in_memory())
 
 
+async def test_the_sum_of_a_number_is_refused_in_words(kind: Kind) -> None:
+    async with asking(kind, lambda _request: httpx.Response(200, json=study())) as analyst:
+        with pytest.raises(TypeError, match=r"takes a round, such as study.round\(1\), not 1"):
+            await answer_of((await study_of(analyst)).cohort_sum(1))
+
+
 async def test_a_study_is_deleted(kind: Kind) -> None:
     answers = iter([httpx.Response(200, json=study()), httpx.Response(204)])
     requests = []
