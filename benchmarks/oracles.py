@@ -189,10 +189,10 @@ def oracle_rows(count: int) -> list[BenchmarkRow]:
         OcmsMixture.for_mse(3.0, _DOMAIN),
         OcmsGf.for_l2(5.0, _DOMAIN),
     ]
-    for oracle, goal in zip([*paper, *fast], goals, strict=True):
-        rows.append(decoding_row(oracle, values, goal))
-    rows += [decoding_row(oracle, values, None) for oracle in without_goal]
-    rows += [decoding_row(oracle, many, None) for oracle in fast]
+    for each, goal in zip([*paper, *fast], goals, strict=True):
+        rows.append(decoding_row(each, values, goal))
+    rows += [decoding_row(each, values, None) for each in without_goal]
+    rows += [decoding_row(each, many, None) for each in fast]
     rows.append(decoding_row(Ocms.for_l2(5.0, _DOMAIN), many, None))
     return rows + size_rows()
 

@@ -32,6 +32,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random, SystemRandom
+from typing import Any
 
 import httpx
 import numpy as np
@@ -61,7 +62,7 @@ _MAX_BLOCK_MS = 200.0  # milliseconds for which nothing may hold the event loop
 _CLOSING_ROW = "from the last message to the answer"
 
 
-def study_request(devices: int, words: int, max_cohort_size: int, rate: float) -> dict[str, object]:
+def study_request(devices: int, words: int, max_cohort_size: int, rate: float) -> dict[str, Any]:
     """Return a study of vectors of `words` 32-bit words.
 
     `rate` is the fraction of corrupt devices, and that of dropouts, that it assumes.
@@ -227,8 +228,8 @@ def round_rows(
         spent = 1e3 * sum(meter.spent_by_database.values()) / devices
         add(f"PostgreSQL {all_phases}", spent, "ms")
     add(_CLOSING_ROW, closing, "s")
-    for path, seconds in meter.longest_answers.items():
-        add(f"longest answer of {path}", 1e3 * seconds, "ms", _MAX_BLOCK_MS)
+    for path, longest in meter.longest_answers.items():
+        add(f"longest answer of {path}", 1e3 * longest, "ms", _MAX_BLOCK_MS)
     return rows
 
 

@@ -15,7 +15,7 @@ system's randomness.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
@@ -77,7 +77,7 @@ class Fleet:
         self.devices = FleetDevices(self.connect, self.study, self.holdings, self.config)
         self._closed_rounds = set[int]()
 
-    async def run(self) -> AsyncIterator[FleetRound]:
+    async def run(self) -> AsyncGenerator[FleetRound, None]:
         """Take part in round after round; yield each round when it has ended.
 
         It stops when the study ends, or when every device has sent its vector.

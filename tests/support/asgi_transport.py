@@ -4,7 +4,7 @@ httpx.ASGITransport returns a response once it is complete.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, MutableMapping
 from typing import Any
 
 import httpx
@@ -18,12 +18,12 @@ class StreamingAsgiTransport(httpx.AsyncBaseTransport):
         self._app = app
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        sent: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        sent: asyncio.Queue[MutableMapping[str, Any]] = asyncio.Queue()
         assert isinstance(request.stream, httpx.AsyncByteStream)
         chunks = aiter(request.stream)
         is_received = False
 
-        async def receive() -> dict[str, Any]:
+        async def receive() -> MutableMapping[str, Any]:
             nonlocal is_received
             if is_received:
                 await asyncio.Future()  # the disconnect, for which no server waits here
@@ -56,7 +56,9 @@ class StreamingAsgiTransport(httpx.AsyncBaseTransport):
 
 
 class _Body(httpx.AsyncByteStream):
-    def __init__(self, sent: asyncio.Queue[dict[str, Any]], running: asyncio.Task[None]) -> None:
+    def __init__(
+        self, sent: asyncio.Queue[MutableMapping[str, Any]], running: asyncio.Task[None]
+    ) -> None:
         self._sent, self._running = sent, running
 
     async def __aiter__(self) -> AsyncIterator[bytes]:

@@ -73,4 +73,4 @@ def glps_error(n: int, epsilon: float = 1.0, delta: float = 1e-6, beta: float = 
         if count_recoveries(make, with_uniform_tail(n, share, 20, 500), 8) < 6
     ]
     logarithms = math.log(1 / beta) ** (1 / 3) * (math.log(2**20) * math.log(1 / delta)) ** (1 / 6)
-    return n * max(missed, default=0.0) / (logarithms * n ** (5 / 6))
+    return float(n * max(missed, default=0.0) / (logarithms * n ** (5 / 6)))

@@ -27,7 +27,7 @@ WORDS = {"kind": "alphabet", "characters": "w0123456789", "length": 5}
 LETTERS = {"kind": "alphabet", "characters": "abcdefgh", "length": 3, "pad": "a"}
 NUMBERS = {"kind": "interval", "low": 0, "high": 100, "alpha": 10, "length": 3}
 TRACKED = {"mechanism": "tracked", "domain": WORDS}
-CASES: Mapping[str, tuple[int, Mapping[str, Any]]] = {  # devices of a round, and fields
+CASES: Mapping[str, tuple[int, dict[str, Any]]] = {  # devices of a round, and fields
     "tracked, 60 devices": (60, TRACKED | {"words": 367}),
     "tracked, 1,000 devices": (1_000, TRACKED | {"words": 367}),
     "tracked, 1,000 devices, 1,000 words": (1_000, TRACKED | {"words": 1_000}),
@@ -70,7 +70,7 @@ def plans_of(case: str, committee: str | None) -> list[Any]:
     return [outcome.plan for outcome in outcomes]
 
 
-def _fields(own: Mapping[str, Any], devices: int) -> dict[str, Any]:
+def _fields(own: dict[str, Any], devices: int) -> dict[str, Any]:
     tokens = devices * CONTRIBUTION * ROUNDS
     shared: dict[str, Any] = {"threshold": max(10, tokens // 300), "words": 2_000}
     if own["mechanism"] in ("triehh", "hierarchical-histogram"):

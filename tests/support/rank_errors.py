@@ -89,4 +89,5 @@ def rank_errors(
     low = before[np.floor(scaled).astype(np.int64)]
     high = before[np.floor(scaled).astype(np.int64) + 1]
     ranks = rank(points)
-    return np.maximum(np.maximum(low - ranks, ranks - high), 0.0)
+    errors: Floats = np.maximum(np.maximum(low - ranks, ranks - high), 0.0)
+    return errors

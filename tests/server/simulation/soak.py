@@ -41,13 +41,13 @@ def soak(databases: Databases, operations: int, seed: int, progress: Progress) -
     while figures.operations.total() < operations:
         rng, seed = Random(seed), seed + 1
         size = rng.choice(_SIZES[databases.kind])
-        operations, chance = choose_history(rng, _LENGTH), rng.getrandbits(32)
+        history, chance = choose_history(rng, _LENGTH), rng.getrandbits(32)
         try:
             url = databases.empty()
-            figures.add(play(url, size, chance, operations))
+            figures.add(play(url, size, chance, history))
             figures.add_rows(*apply_retention(url))
         except BaseException as error:
-            short = shorten(databases, size, chance, operations)
+            short = shorten(databases, size, chance, history)
             lines = ",\n".join(f"    {operation}" for operation in short)
             progress.print(
                 f"{databases.kind}: {error}\nplay(url, {size}, {chance}, [\n{lines},\n])"

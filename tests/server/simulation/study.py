@@ -62,7 +62,7 @@ class StudySize:
             "words": self.devices // 2 + 1,  # of 16 bits, where a cell has 8 at most
             "rows": 1,
         }
-        terms = {"cohort_size": self.size, "minimum": 3, "cohorts": self.cohorts}
+        terms: dict[str, float] = {"cohort_size": self.size, "minimum": 3, "cohorts": self.cohorts}
         terms |= {"corrupt": 0.17, "dropout": 0.34}  # one, and two of six
         timeouts = dict.fromkeys(("sharing", "checking", "masking", "confirming", "unmasking"), 30)
         timeouts |= {"enrolling": 60, "idle": 5}

@@ -51,7 +51,7 @@ def postgres(tmp_path: Path, postgres_url: str) -> Databases:
 @pytest.fixture(params=["sqlite", "postgres"])
 def databases(request: pytest.FixtureRequest) -> Databases:
     """Return databases of each kind in turn."""
-    return request.getfixturevalue(request.param)
+    return request.getfixturevalue(request.param)  # type: ignore[no-any-return]
 
 
 @given(operations=histories(6, 12), seed=st.integers(0, 2**16))
@@ -142,7 +142,7 @@ def test_a_server_that_is_frozen_while_it_stops_ends_once_it_goes_on(sqlite: Dat
     assert (figures.included, figures.summed, figures.failed) == (6, 1, 0)
 
 
-def ask(study: SimulatedStudy, count: Select[tuple[int]]) -> int | None:
+def ask(study: SimulatedStudy, count: Select[int]) -> int | None:
     """Return a number from the database; no server needs to run."""
     engine = create_engine(parse_url(study.url))
     with engine.connect() as connection:
