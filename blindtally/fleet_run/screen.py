@@ -100,9 +100,8 @@ def _describe_outcome(result: RoundResult) -> str:
     reasons = list(dict.fromkeys(result.failures))
     if result.state == "failed":
         return "; ".join([f"failed: {reason}" for reason in reasons] or ["failed"])
-    missing = ""
-    if reasons:
-        missing = f"; {len(result.failures)} cohorts without a sum: {reasons[0]}"
+    cohorts = "1 cohort" if len(result.failures) == 1 else f"{len(result.failures)} cohorts"
+    missing = f"; {cohorts} without a sum: {reasons[0]}" if reasons else ""
     if result.distinct is None:
         return result.state + missing
     room = f" (room for {result.capacity})" if result.capacity else ""

@@ -54,8 +54,7 @@ class RoundReports(Generic[R]):
     def fail(self, pending: R, error: Exception, report: RoundReporter[R]) -> None:
         """Report a round that is tried again, unless the reason is that of its last failure."""
         key = pending.study, pending.round
-        # The advice of other errors is for analysts.
-        reason = error.message if isinstance(error, ServiceError) else str(error)
+        reason = _reason_of(error)
         if self._failures.get(key) != reason:
             _keep(self._failures, key, reason)
             report(pending, f"{reason} (it is tried again)")
@@ -63,6 +62,11 @@ class RoundReports(Generic[R]):
     def succeed(self, pending: R, report: RoundReporter[R]) -> None:
         self._failures.pop((pending.study, pending.round), None)
         report(pending, "")
+
+
+def _reason_of(error: Exception) -> str:
+    # The advice of a service's errors is for analysts.
+    return error.message if isinstance(error, ServiceError) else str(error)
 
 
 def _keep(rounds: dict[tuple[str, int], T], key: tuple[str, int], value: T) -> None:
@@ -118,22 +122,27 @@ class RoundPoller(ABC, Generic[R]):
         """Take part in all rounds that name this party, until cancelled.
 
         `report` receives what `act` reports. A service that is out of reach, or whose list of
-        rounds cannot be read, is asked again.
+        rounds cannot be read, is asked again; a warning is logged when the reason changes.
 
         Raises:
             NotAuthorisedError, ForbiddenError: if the API key is not valid, or lacks a scope.
         """
         pause = self.poll_seconds if poll_seconds is None else poll_seconds
+        reason = ""  # why the last try failed
         while True:
             steps = 0
             try:
                 await self.prepare(transport, api_key)
                 steps = await self.act(transport, api_key, report, self.poll_wait)
+                if reason:
+                    _LOG.warning("the rounds can be read again")
+                reason = ""
             except self.fatal_errors:
                 raise
             except self.repeated as error:
                 # The list of rounds could not be read, or the disk not be written.
-                _LOG.info("the rounds are read again: %s", error)
+                if reason != (reason := _reason_of(error)):
+                    _LOG.warning("cannot read the rounds: %s (it is tried again)", reason)
             if not steps:
                 await asyncio.sleep(pause)
 

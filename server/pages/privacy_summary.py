@@ -111,8 +111,9 @@ def _masked(terms: Terms) -> Iterator[str]:
     dropouts = terms.minimum - terms.min_summed
     yield (
         f"The sum of a smaller group. A {group} has at least {terms.minimum:,} devices. If more "
-        f"than {dropouts:,} of {terms.minimum:,} drop out, it fails and nothing of it is revealed. "
-        "A server that departs from the protocol may exclude a few more."
+        f"than {dropouts:,} of {terms.minimum:,} drop out, it fails and is in no answer. "
+        "A server that departs from the protocol may exclude a few more, and open a sum that "
+        "fails in its last phase."
     )
 
 

@@ -1,7 +1,9 @@
 """Studies that are created like others: like another one, or like the example of web domains."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
+
+from pydantic import ValidationError
 
 from protocol.api.messages import StudyRequest, StudyView, Timeouts
 from protocol.description import FormField
@@ -50,15 +52,27 @@ def values_of(study: StudyView) -> dict[str, str]:
 def lost_fields(study: StudyView, values: Mapping[str, str]) -> list[str]:
     """Return the names of the fields of `study` that the form cannot express."""
     built = study_document(QUESTION_FORMS[study.question.mechanism], values)
-    copy = StudyRequest.model_validate(built).model_dump(mode="json")
     original = dict(_leaves(_request_document(study)))
-    copied = dict(_leaves(copy))
+    try:
+        copied = dict(_leaves(StudyRequest.model_validate(built).model_dump(mode="json")))
+    except ValidationError as error:
+        # The form cannot express this part, such as a committee of volunteers.
+        refused = tuple({f"{_part(fault['loc'], built)}." for fault in error.errors()})
+        original = {path: each for path, each in original.items() if path.startswith(refused)}
+        copied = dict(_leaves(built))
     differing = [path for path, value in original.items() if copied.get(path) != value]
     return [
         path.split(".", 1)[-1].replace("_", " ").replace(".", " ")
         for path in differing
         if path not in _NOT_COPIED
     ]
+
+
+def _part(location: Sequence[int | str], document: Mapping[str, Any]) -> str:
+    """Return the part of a study's document that a fault is in, such as "question.domain"."""
+    section, *rest = location
+    part = next((f".{name}" for name in rest if name in document.get(str(section), {})), "")
+    return f"{section}{part}"
 
 
 def _request_document(study: StudyView) -> dict[str, Any]:

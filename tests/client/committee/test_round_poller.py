@@ -40,7 +40,7 @@ def test_an_invented_round_displaces_the_earliest_one(monkeypatch: pytest.Monkey
 
 
 class _FullAtFirst(RoundPoller[_Round]):
-    """Member whose disk is full in the first preparation and the first step."""
+    """Member whose disk is full in the first two preparations and the first step."""
 
     refusals, repeated = CommitteeMember.refusals, CommitteeMember.repeated
     poll_seconds = 0.0
@@ -48,7 +48,7 @@ class _FullAtFirst(RoundPoller[_Round]):
 
     def _write(self) -> None:
         self.calls += 1
-        if self.calls in (1, 3):
+        if self.calls in (1, 2, 4):
             raise UnwritableJournalError("the journal cannot be written")
 
     async def prepare(self, *_: object) -> None:
@@ -63,7 +63,9 @@ class _FullAtFirst(RoundPoller[_Round]):
         return True
 
 
-async def test_a_member_whose_disk_was_full_serves_the_round_later() -> None:
+async def test_a_member_whose_disk_was_full_says_so_once_and_serves_the_round_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     reported = list[str]()
     done = asyncio.Event()
 
@@ -75,4 +77,7 @@ async def test_a_member_whose_disk_was_full_serves_the_round_later() -> None:
     serving = asyncio.create_task(_FullAtFirst().serve(cast("Any", None), None, report))
     await asyncio.wait([serving, asyncio.create_task(done.wait())], return_when="FIRST_COMPLETED")
     serving.cancel()
-    assert reported[:2] == ["the journal cannot be written (it is tried again)", ""]
+    fault = "the journal cannot be written (it is tried again)"
+    assert reported[:2] == [fault, ""]
+    warnings = [record.getMessage() for record in caplog.records]
+    assert warnings == [f"cannot read the rounds: {fault}", "the rounds can be read again"]

@@ -70,6 +70,31 @@ async def test_fields_that_the_form_does_not_have_are_named(
     assert f'value="{"09" * 32}"' in page
 
 
+_STRINGS = {"mechanism": "triehh", "threshold": 20, "contribution": 1, "words": 20_000}
+_STRINGS |= {"epsilon": 4, "delta": 1e-6}
+_VOLUNTEERS = {"sum": "one-shot", "committee": {"volunteers": 1000, "size": 100}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "lost"),
+    [
+        ({"terms": TERMS | {"cohort_size": 2000, "minimum": 1000} | _VOLUNTEERS}, "volunteers"),
+        (
+            {
+                "question": _STRINGS
+                | {"domain": {"kind": "alphabet", "characters": "ab", "length": 4}}
+            },
+            "pad",
+        ),
+    ],
+)
+async def test_a_part_that_the_form_cannot_express_is_named(
+    changes: dict[str, Any], lost: str, served: Served
+) -> None:
+    page = await page_of(served, f"/studies/new/from/{await served.create(**changes)}")
+    assert re.search(f"This form has no field for: [^.]*{lost}", page)
+
+
 async def test_a_study_of_a_kind_without_a_form_has_no_clone(served: Served) -> None:
     question = {
         "mechanism": "count-sketch",
