@@ -30,7 +30,7 @@ _DELIMITERS: Final = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vert
 _SAMPLE_ROWS: Final = 100
 # The line below the header of a table for people.
 _RULER: Final = re.compile(r"(?=.*---)[-+:=\s]*", re.DOTALL)
-# Spreadsheets write a text so, lest it be read as a number, and shorten long numbers.
+# Spreadsheets write texts that look like numbers as formulas, and shorten long numbers.
 _TEXT_FORMULA: Final = re.compile(r'="([^"]*)"')
 _SHORTENED_NUMBER: Final = re.compile(r"\d[.,]\d+E\+\d+")
 _MAX_RAGGED_SHARE: Final = 0.1

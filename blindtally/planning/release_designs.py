@@ -1,5 +1,6 @@
 """Comparison of the ways in which a mechanism can release counts: coins, noise, or both."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -27,6 +28,11 @@ def compare_releases(
         designs = MECHANISMS[mechanism].release_designs(users, epsilon, delta, levels, items)
     except ValueError as error:
         raise exit_with_error(error) from None
+    if (share := _recommended(designs).shown_share) >= 1:
+        raise exit_with_error(
+            f"{users:,} devices at epsilon {epsilon:g} show not even a prefix that all of them "
+            f"hold: ask about {math.ceil(users * share):,} devices, or allow a larger epsilon"
+        )
     if json_path != "-":
         _show(designs, users, delta, levels)
     first, invitation = designs[0], designs[0].invitation  # sample-threshold has theta and m

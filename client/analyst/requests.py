@@ -27,7 +27,7 @@ from protocol.api.messages import (
     StudyPage,
     StudyView,
 )
-from protocol.api.rates import ItemChanges, RoundRate, RoundRates
+from protocol.api.rates import MAX_SERIES_ITEMS, ItemChanges, RoundRate, RoundRates
 from protocol.api.segments import SegmentSummaries, SegmentSummary
 from protocol.estimation.estimates import ListQuality
 from protocol.estimation.number_summary import NumberSummaries, NumberSummary
@@ -278,7 +278,9 @@ def cohort_sum(study: str, view: RoundView, cohort: int) -> ApiRequest[Vector]:
 
 
 def series(study: str, items: Sequence[str]) -> ApiRequest[ResultTable[RoundRate]]:
-    """Return the request of the rates of `items` by round."""
+    """Return the request of the rates of `items` by round; raises ValueError if they are many."""
+    if len(items) > MAX_SERIES_ITEMS:
+        raise ValueError(f"series takes at most {MAX_SERIES_ITEMS} items, not {len(items):,}")
 
     def parse(body: bytes) -> ResultTable[RoundRate]:
         return _table(RoundRates.model_validate_json(body).rates, RoundRate)

@@ -10,6 +10,7 @@ from typing import Final, Literal
 from protocol.estimation.rate_changes import ChangeKind
 from protocol.public_model import PublicModel, Rows
 
+MAX_SERIES_ITEMS = 100  # of one request for rates by round
 RATE_DEVICES: Final = 1000  # rates are per this number of devices
 Observation = Literal["counted", "sampled", "not read"]
 

@@ -113,7 +113,7 @@ class KnownItems:
             raise ValueError("numbers have no alphabet")
         known = [number for number in numbers if number is not None]
         if not known:
-            raise ValueError("there are no numbers in the file: name the --column they are in")
+            raise ValueError("there are no numbers, such as 32.3, in the file: name their --column")
         interval = NumericInterval(
             low=min(known) if self.low is None else self.low,
             high=max(known) if self.high is None else self.high,

@@ -83,6 +83,14 @@ class RateHistory:
         counted: Flags = (self.exposure >= _COUNTED_SHARE * self.devices) & (self.devices > 0)
         return counted
 
+    @property
+    def _is_read(self) -> Flags:
+        """Return a mask of the blocks that observed the items (B,)."""
+        seen: Flags = (self.exposure if len(self.exposure) else self.devices[np.newaxis]).any(
+            axis=0
+        )
+        return seen
+
     def select(self, rows: Sequence[int]) -> "RateHistory":
         """Return the observations of the items in `rows`."""
         chosen = np.array(rows, np.int64)
@@ -117,26 +125,30 @@ class RateHistory:
         """Return the sample of each item in the blocks inside these rounds.
 
         Raises:
-            ValueError: if no block that has closed is inside.
+            ValueError: if no block that was read is inside.
         """
         inside = (self.first_rounds >= first_round) & (self.last_rounds <= last_round)
-        if not inside.any():
+        if not (inside & self._is_read).any():
             size = int(self.last_rounds[0])
             raise ValueError(
-                f"rounds {first_round}-{last_round} contain no closed block of {size} rounds"
+                f"rounds {first_round}-{last_round} contain no block of {size} rounds that was read"
                 if size > 1
-                else f"no round of {first_round}-{last_round} has closed"
+                else f"no round of {first_round}-{last_round} was read"
             )
         dispersions = self.dispersions()
         tokens, exposure = (each[:, inside].sum(axis=1) for each in (self.tokens, self.exposure))
         return RateSample(tokens / dispersions, exposure / dispersions)
 
     def halves(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Return the first and last round of both halves; ValueError if there is one block."""
-        blocks = len(self.last_rounds)
-        if blocks < 2:
-            raise ValueError("a change needs two rounds with a sum")
-        middle = int(self.last_rounds[blocks // 2 - 1])
+        """Return the first and last round of both halves of the blocks that were read.
+
+        Raises:
+            ValueError: if fewer than two were read.
+        """
+        read = self.last_rounds[self._is_read]
+        if len(read) < 2:
+            raise ValueError("a change needs two rounds whose sums were read")
+        middle = int(read[len(read) // 2 - 1])
         return (1, middle), (middle + 1, int(self.last_rounds[-1]))
 
 

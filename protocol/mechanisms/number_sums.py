@@ -238,7 +238,10 @@ class NumberSums(SumMechanism[NumberSumsQuestion, NumberSumsPlan]):
         sums, question = state.arrays.get(SUMS_ARRAY), plan.question
         if sums is None or not sums.any():
             enough = f"{question.threshold:g} devices with a number"
-            raise NoNumbersError(f"no round has been counted in which a segment has {enough}")
+            raise NoNumbersError(
+                f"no round has been counted in which a segment has {enough}: ask more devices in "
+                "a round, in fewer rounds"
+            )
         return summarise_numbers(question.interval, sums, self.options(question), beta)
 
     def answer_kind(self, question: NumberSumsQuestion) -> AnswerKind:

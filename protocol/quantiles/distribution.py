@@ -130,7 +130,7 @@ class PrefixShares:
         (low, _), (_, high) = gamma_interval(*ends, level=1 - beta)
         if not inside.any():
             high = max(high, self._max_unasked_share(digits, beta))
-        return float(share), float(low), min(1.0, float(high))
+        return min(1.0, float(share)), float(low), min(1.0, float(high))
 
     def _max_unasked_share(self, digits: NDArray[np.uint8], beta: float) -> float:
         """Return the largest share of `digits` if no device was asked for them, otherwise 0.
@@ -139,11 +139,12 @@ class PrefixShares:
         children is shown.
         """
         depths = np.unique(self.tree.depths).tolist()
-        for depth, following in reversed(list(pairwise(depths))):
+        shorter = [pair for pair in pairwise(depths) if pair[0] < len(digits)]
+        for depth, following in reversed(shorter):
             level, below = self.tree.level(depth), self.tree.level(following)
             mine = digits[:depth]
             same = (level.rows[:, :depth] == mine).all(axis=1)
-            if depth < len(digits) and same.any():
+            if same.any():
                 if (below.rows[:, :depth] == mine).all(axis=1).any():
                     return 0.0
                 _, high = gamma_interval(level.counts[same], level.variances[same], level=1 - beta)

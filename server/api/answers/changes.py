@@ -16,6 +16,7 @@ from fastapi import Path as InPath
 
 from protocol.api.messages import ProblemType, StudyView
 from protocol.api.rates import (
+    MAX_SERIES_ITEMS,
     RATE_DEVICES,
     ItemChange,
     ItemChanges,
@@ -44,10 +45,9 @@ router = APIRouter(
     prefix="/v1/studies/{study}", tags=["answers"], dependencies=[require(Permission.READ)]
 )
 _PROBLEMS = problem_responses(404, 409, 422)
-_MAX_ITEMS = 100
 _Items = Annotated[
     list[Annotated[str, Query(max_length=4096)]],
-    Query(min_length=1, max_length=_MAX_ITEMS, description="Heavy hitter of the study."),
+    Query(min_length=1, max_length=MAX_SERIES_ITEMS, description="Heavy hitter of the study."),
 ]
 _Rounds = Annotated[
     str | None,

@@ -64,6 +64,7 @@ def test_columns_are_those_with_known_names_or_named_by_the_caller(
         ("product,price\nfig,3\n", None, "for users or for counts; the columns are 'product'"),
         ("fruit,score\nfig,3\n", None, "no name of a column stands for items"),
         ("who,item\nu,a\n", None, _ASKS),
+        ("user;age\n1;32,5\n2;7,0\n", None, "'32,5' in column 'age' is a list, or 32.5 is meant"),
         ("user,item\n8.80E+12,a\n", None, "several users look like one: save it with all digits"),
         ("who,item\nu,a\n", "item", _ASKS),
         ("user,item,k\nu,a,3\n", None, "column 'k' may be the count of the item"),

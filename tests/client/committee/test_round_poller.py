@@ -63,7 +63,7 @@ class _FullAtFirst(RoundPoller[_Round]):
         return True
 
 
-async def test_a_member_whose_disk_was_full_says_so_once_and_serves_the_round_later(
+async def test_a_member_whose_disk_was_full_reports_it_once_and_serves_the_round_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     reported = list[str]()

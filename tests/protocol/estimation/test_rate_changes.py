@@ -211,6 +211,15 @@ def test_halves_are_those_of_the_rounds_so_far() -> None:
         single.halves()
 
 
+@pytest.mark.parametrize("items", [0, 1])
+def test_halves_are_of_rounds_that_were_read(items: int) -> None:
+    devices = np.array([0.0, 0, 5, 5, 5, 0])
+    known = RateHistory(np.zeros((items, 6)), np.tile(devices, (items, 1)), devices, block_ends(6))
+    assert known.halves() == ((1, 3), (4, 6))
+    with pytest.raises(ValueError, match="no round of 1-2 was read"):
+        known.sample(1, 2)
+
+
 def test_rounds_without_a_closed_block_have_no_sample() -> None:
     single, pairs = (
         RateHistory(np.ones((1, 4)), np.ones((1, 4)), np.ones(4), block_ends(rounds)[:4])
@@ -218,9 +227,9 @@ def test_rounds_without_a_closed_block_have_no_sample() -> None:
     )
     assert single.sample(4, 4).tokens.tolist() == [1]
     assert pairs.sample(3, 6).tokens.tolist() == [2]
-    with pytest.raises(ValueError, match="no round of 5-9 has closed"):
+    with pytest.raises(ValueError, match="no round of 5-9 was read"):
         single.sample(5, 9)
-    with pytest.raises(ValueError, match="rounds 2-3 contain no closed block of 2 rounds"):
+    with pytest.raises(ValueError, match="rounds 2-3 contain no block of 2 rounds that was read"):
         pairs.sample(2, 3)
 
 

@@ -77,7 +77,7 @@ async def test_studies_are_selected_by_name_and_their_differences_are_shown(serv
 async def test_a_study_without_rates_has_the_reason(served: Served) -> None:
     one_round = await play(served, {"ab": 40.0})
     page = text_of(await page_of(served, f"/studies/{one_round}/changes"))
-    assert "two rounds with a sum" in page
+    assert "two rounds whose sums were read" in page
     histogram = await served.create(**histogram_request(), start=False)
     page = text_of(await page_of(served, f"/studies/{histogram}/changes"))
     assert "totals only" in page
