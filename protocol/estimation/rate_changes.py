@@ -86,10 +86,8 @@ class RateHistory:
     @property
     def _is_read(self) -> Flags:
         """Return a mask of the blocks that observed the items (B,)."""
-        seen: Flags = (self.exposure if len(self.exposure) else self.devices[np.newaxis]).any(
-            axis=0
-        )
-        return seen
+        observed: Floats = self.exposure.sum(axis=0) if len(self.exposure) else self.devices
+        return observed > 0
 
     def select(self, rows: Sequence[int]) -> "RateHistory":
         """Return the observations of the items in `rows`."""
