@@ -1,6 +1,6 @@
 """Builds the compiled modules; the rest of the package is described in `pyproject.toml`.
 
-Without a C compiler the rest is installed: only servers and simulations need these modules.
+Without a C compiler the build warns and goes on: numpy then does what these modules do, slower.
 """
 
 from pathlib import Path

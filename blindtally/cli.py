@@ -171,12 +171,10 @@ class LazyCommandGroup(CommandGroup):
 
 
 def _missing_part(command: str, error: ModuleNotFoundError) -> typer.Exit:
-    """Report the extra or the compiled module that is missing; raise other errors again."""
-    # Needed for errors only.
-    from client.extras_installation import COMPILED_MODULES, describe_missing  # noqa: PLC0415
+    """Report the extra that is missing; raise other errors again."""
+    from client.extras_installation import describe_missing  # noqa: PLC0415 (for errors only)
 
-    name = error.name or ""
-    if name.partition(".")[0] in _OWN_PACKAGES and name not in COMPILED_MODULES:
+    if (error.name or "").partition(".")[0] in _OWN_PACKAGES:
         raise error
     missing = describe_missing(error, _EXTRAS.get(command, _DEFAULT_EXTRA))
     return exit_with_error(f"{command} needs {missing}", code=1)

@@ -29,7 +29,7 @@ from blindtally.console.environment import unknown_variables
 from blindtally.console.errors import exit_with_error, setting_faults
 from blindtally.console.output_files import warn_of_readers
 from blindtally.console.terminal import print_line
-from client.extras_installation import install_command
+from client.extras_installation import install_command, slower_reader
 from client.http_environment import proxy_of, tls_context
 from client.process_files import raise_open_file_limit
 from server.app import create_app
@@ -76,6 +76,8 @@ def _serve(flags: Mapping[str, str | int | Path | None], *, as_json: bool, log_l
     provider = _trace_provider()
     app = create_app(settings, None, SystemRandom(), provider)
     raise_open_file_limit()
+    if notice := slower_reader("server"):
+        _print_note(notice, "warning")
     config = _uvicorn_config(app, settings)
     listener = _listen(settings)
     server = _AnnouncingServer(config, app)

@@ -10,41 +10,33 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-COMPILED_MODULES: Final = {
+COMPILED_MODULES: Final = (
     "protocol.oracles.report_counting_kernel",
     "protocol.sketches.iblt.peeling_kernel",
-}
+)
 
 
-POSIX_MODULES: Final = {"fcntl", "termios"}  # a server needs them, and a device on a disk
-
-
-def import_server_modules() -> None:
-    """Import the modules that a server needs and that an installation may lack.
-
-    Raises:
-        ModuleNotFoundError: if the installation compiled none, or the system is not POSIX.
-    """
-    for name in sorted(COMPILED_MODULES | POSIX_MODULES):
-        import_module(name)
-
-
-def describe_missing(error: ModuleNotFoundError, extra: str) -> str:
-    """Return the name of the missing module or part, and the way to add it."""
-    if error.name in COMPILED_MODULES:
+def slower_reader(extra: str) -> str | None:
+    """Return a line on how to compile the modules that read sums; None if they are."""
+    try:
+        for name in COMPILED_MODULES:
+            import_module(name)
+    except ImportError:
         clone = Path(__file__).parents[1]
         command = f"{install_command(extra)} --force-reinstall --no-cache-dir"
         if (clone / "setup.py").exists():  # the modules of a plain installation are elsewhere
             command = shlex.join([*_pip_command(), "install", "-e", f"{clone}[{extra}]"])
         return (
-            "modules that an installation compiles, if there is a C compiler with Python's headers "
-            f"(Debian, Ubuntu: gcc, python3-dev): {command}"
+            "tables and reports are read by numpy, several times slower than by compiled modules. "
+            f"With a C compiler (Debian, Ubuntu: gcc, python3-dev) this makes them: {command}"
         )
-    if error.name in POSIX_MODULES:
-        return (
-            f"{error.name}, which only Linux, macOS and other POSIX systems have. This system "
-            f"({sys.platform}) is not supported yet: use WSL or a container"
-        )
+    return None
+
+
+def describe_missing(error: ModuleNotFoundError, extra: str) -> str:
+    """Return the name of the missing module or part, and the way to add it."""
+    if error.name in sys.stdlib_module_names:
+        return f"Python's module {error.name}, which this system ({sys.platform}) does not have"
     return f"{error.name}, which an extra brings: {install_command(extra)}"
 
 

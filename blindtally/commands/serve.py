@@ -89,10 +89,6 @@ def serve(
     BLINDTALLY_DATABASE_TIMEOUT_SECONDS, BLINDTALLY_MAX_UPLOAD_BYTES, BLINDTALLY_HSTS_SECONDS,
     BLINDTALLY_KEEP_STUDIES_DAYS. Traces go to OTEL_EXPORTER_OTLP_ENDPOINT, if that is set.
     """
-    from client.extras_installation import import_server_modules
-
-    import_server_modules()  # now, and not when a round needs them
-
     from blindtally.service_process import run_service
 
     flags: dict[str, str | int | Path | None] = {

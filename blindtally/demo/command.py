@@ -86,10 +86,6 @@ def demo(
     options = locals().items()
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in options}
 
-    from client.extras_installation import import_server_modules
-
-    import_server_modules()  # before anything begins
-
     from blindtally.demo.run import create_folder, run_demo, write_results
     from blindtally.fleet_run.fleet_setup import DataFile, build_setup, new_operators
     from secagg.keys import Identity

@@ -30,6 +30,9 @@ class SimulationOptions(FieldOptions):
 
 
 COMMAND_CLASS: Final = SimulationOptions
+_LARGE_FLEET: Final = (
+    10_000  # devices whose sums take seconds to read, if the readers are not compiled
+)
 
 
 def simulate(
@@ -180,8 +183,12 @@ def run(request: "SimulationRequest") -> "SimulationResult":
     from blindtally.console.data_files import load_dataset
     from blindtally.simulate.result import result_of
     from blindtally.simulate.study import simulate_study
+    from client.extras_installation import slower_reader
 
     dataset, report = load_dataset(request.data, request.column)
+    is_large = (request.devices or 0) >= _LARGE_FLEET
+    if is_large and (notice := slower_reader("simulate")):
+        print_line(notice, err=True)
     result = result_of(request, dataset, simulate_study(request, dataset))
     result.document["reading"] = report.as_json()
     return result

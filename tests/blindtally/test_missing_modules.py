@@ -26,9 +26,7 @@ else:
     sys.argv = ["blindtally", *command]
     app()
 """
-KERNELS = "protocol.oracles.report_counting_kernel,protocol.sketches.iblt.peeling_kernel"
 POSIX = "fcntl,grp,pwd,resource,termios"
-NO_COMPILER = "if there is a C compiler with Python's headers"
 NOT_SUPPORTED = f"({sys.platform}) is not supported yet"
 DEMO = ["demo", "--out", "made"]
 SERVE = ["serve", "--open", "--database", "sqlite:///made.db"]
@@ -39,9 +37,6 @@ FLEET = ["fleet", "--study", "0123456789abcdef", "--url", "http://127.0.0.1:9", 
 @pytest.mark.parametrize(
     ("hidden", "command", "reason"),
     [
-        (KERNELS, DEMO, NO_COMPILER),
-        (KERNELS, SERVE, NO_COMPILER),
-        (KERNELS, [*SIMULATE, "--json", "made.json"], NO_COMPILER),
         (POSIX, DEMO, NOT_SUPPORTED),
         (POSIX, SERVE, NOT_SUPPORTED),
         (POSIX, ["take_part"], NOT_SUPPORTED),

@@ -7,7 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from client.extras_installation import COMPILED_MODULES, describe_missing, install_command
+from client import extras_installation
+from client.extras_installation import (
+    COMPILED_MODULES,
+    describe_missing,
+    install_command,
+    slower_reader,
+)
 
 ROOT = Path(__file__).parents[2]
 FOLDER = {"url": "file:///home/me/my%20clone", "dir_info": {"editable": True}}
@@ -40,13 +46,19 @@ def test_the_pip_is_this_pythons_if_the_shell_has_another(monkeypatch: pytest.Mo
     assert install_command("demo").startswith(f"{sys.executable} -m pip install ")
 
 
-def test_a_clone_is_compiled_in_its_folder() -> None:
+def test_a_clone_is_compiled_in_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plain installation would compile elsewhere, and Python finds a clone's modules first."""
-    error = ModuleNotFoundError(name="protocol.sketches.iblt.peeling_kernel")
-    assert f"install -e '{ROOT}[demo]'" in describe_missing(error, "demo")
+    monkeypatch.setattr(extras_installation, "COMPILED_MODULES", ("not_compiled",))
+    assert f"install -e '{ROOT}[demo]'" in str(slower_reader("demo"))
 
 
 def test_every_module_that_is_compiled_is_known() -> None:
-    compiled = (ROOT / "protocol").rglob("*.pyx")
-    names = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in compiled}
-    assert names == COMPILED_MODULES
+    compiled = sorted((ROOT / "protocol").rglob("*.pyx"))
+    names = (".".join(path.relative_to(ROOT).with_suffix("").parts) for path in compiled)
+    assert tuple(names) == COMPILED_MODULES
+
+
+def test_a_module_of_python_is_never_called_an_extra() -> None:
+    text = describe_missing(ModuleNotFoundError(name="fcntl"), "server")
+    assert "fcntl, which this system" in text
+    assert "extra" not in text

@@ -1,4 +1,4 @@
-"""Compiled modules let other threads go on, and stay within their arrays for all vectors."""
+"""Compiled modules do what their references do, let other threads go on, and stay in arrays."""
 
 import os
 import shutil
@@ -13,10 +13,18 @@ from threading import Thread
 import numpy as np
 import pytest
 
-from protocol.oracles.report_counting_kernel import count_hashed, count_preimages, count_solutions
+from protocol.numerics.finite_fields import finite_field
+from protocol.oracles import numpy_report_counting
+from protocol.sketches.iblt import numpy_peeling, peeling
+from protocol.sketches.iblt.decoding import decode_table
+from protocol.sketches.iblt.layout import capacity
 from protocol.sketches.iblt.peeling import Peeling
-from protocol.sketches.iblt.peeling_kernel import peel
 from protocol.sketches.iblt.table import CellFormat, Iblt
+from tests.protocol.conftest import PEELING, use
+from tests.protocol.sketches.iblt.tables import garbage
+
+peeling_kernel = pytest.importorskip("protocol.sketches.iblt.peeling_kernel")
+kernel = pytest.importorskip("protocol.oracles.report_counting_kernel")
 
 RNG = np.random.default_rng(1)
 CELL = CellFormat(1, 2**24, 10**6, 10**6)
@@ -24,12 +32,12 @@ CELL = CellFormat(1, 2**24, 10**6, 10**6)
 
 def count_by_hashes() -> Callable[[], object]:
     seeds, symbols = RNG.integers(0, 2**40, (2, 100), np.uint64)
-    return partial(count_hashed, np.zeros(10**6, np.uint32), seeds, symbols % 7, 7)
+    return partial(kernel.count_hashed, np.zeros(10**6, np.uint32), seeds, symbols % 7, 7)
 
 
 def count_by_lines() -> Callable[[], object]:
     a, b, y = RNG.integers(1, [[10**6], [10**6], [2]], (3, 300))
-    return partial(count_preimages, np.zeros(1_000_003, np.uint32), a, b, y, 2)
+    return partial(kernel.count_preimages, np.zeros(1_000_003, np.uint32), a, b, y, 2)
 
 
 def count_by_fields() -> Callable[[], object]:
@@ -37,7 +45,7 @@ def count_by_fields() -> Callable[[], object]:
     products = np.outer(np.arange(3), np.arange(3)) % 3
     scratch = np.zeros(3 + 3**11, np.int64)
     return partial(
-        count_solutions, np.zeros(3**13, np.uint32), r, y, products, scratch, binary=False
+        kernel.count_solutions, np.zeros(3**13, np.uint32), r, y, products, scratch, binary=False
     )
 
 
@@ -46,7 +54,7 @@ def peel_cells() -> Callable[[], object]:
     keys = RNG.permutation(2**24)[:240_000].astype(np.uint64)[:, np.newaxis]
     peeling = Peeling(table, table.insert(keys, RNG.integers(1, 8, len(keys))))
     given = peeling.rows, peeling.parameters, peeling.state, np.empty(2, np.uint64)
-    return partial(peel, *given, strict=True)
+    return partial(peeling_kernel.peel, *given, strict=True)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +83,58 @@ def test_other_threads_go_on_meanwhile(kernel: Callable[[], Callable[[], object]
     finally:
         sys.setswitchinterval(interval)
     assert seen[0] > 0
+
+
+@pytest.mark.parametrize("load", [0.9, 1.1, 1.3])
+@pytest.mark.parametrize("spoiled", [False, True])
+def test_the_reference_lists_the_same_items(load: float, spoiled: bool) -> None:
+    rng = np.random.default_rng(int(100 * load))
+    for chunks, cells in ((1, 60), (2, 300), (1, 1_191)):
+        cell = CellFormat(chunks, 2**18, 10_000, 10**6)
+        table = Iblt(cell, cells, rng.bytes(32))
+        drawn = rng.integers(0, 2**18, (int(load * capacity(cells)), chunks), np.uint64)
+        keys = np.unique(drawn, axis=0)
+        total = table.insert(keys, np.minimum(rng.zipf(1.7, len(keys)), 3_000))
+        if spoiled:
+            total = tuple(
+                np.where(rng.random(len(part)) < 0.02, noise, part)
+                for part, noise in zip(total, garbage(table, rng), strict=True)
+            )
+        listed = []
+        for module in (peeling_kernel, numpy_peeling):
+            for _ in use(PEELING, peeling, module):
+                decoded = decode_table(table, total, keys[::3])
+                order = np.lexsort(decoded.keys.T)
+                rows = np.column_stack((decoded.keys[order], decoded.values[order]))
+                listed.append((decoded.complete, rows.tolist()))
+        assert listed[0] == listed[1]
+
+
+def both_count(name: str, counters: int, *arguments: object) -> None:
+    """Check that both count the same, and return the same."""
+    results = []
+    for module in (kernel, numpy_report_counting):
+        counted = np.zeros(counters, np.uint32)
+        results.append((getattr(module, name)(counted, *arguments), counted.tolist()))
+    assert results[0] == results[1]
+
+
+def test_the_reference_counts_the_same_votes() -> None:
+    rng = np.random.default_rng(1)
+    for prime, m in ((101, 3), (101, 99), (10_007, 2)):
+        a, b = rng.integers(0, prime, (2, 300))
+        a[:3] = 0
+        both_count("count_preimages", prime, a, b, rng.integers(0, m, 300), m)
+        both_count("count_preimages", prime, a[:0], b[:0], a[:0], m)
+    for q, length in ((2, 1), (2, 9), (3, 4), (4, 3), (5, 2), (8, 3), (11, 1)):
+        field, counters = finite_field(q), max(q, q**length - q)
+        r, y = rng.integers(0, [[q**length], [q]], (2, 200))
+        r[:5] -= r[:5] % q
+        scratch = np.zeros(q + counters // q, np.int64)
+        given = r, y, field.products.astype(np.int64), scratch, field.is_binary
+        both_count("count_solutions", counters, *given)
+    seeds, symbols = rng.integers(0, 2**40, (2, 30), np.uint64)
+    both_count("count_hashed", 1_000, seeds, symbols % 7, 7)
 
 
 GARBAGE_PROGRAM = """

@@ -101,7 +101,7 @@ class Ocms(HashedResponseOracle):
         return (a * values + (functions - a * prime)) % prime % np.uint64(self.m)
 
     def _count_codes(self, codes: Codes) -> Support:
-        from protocol.oracles.report_counting_kernel import count_preimages  # noqa: PLC0415 (devices do without)
+        from protocol.oracles.report_counting import count_preimages  # noqa: PLC0415 (devices do without)
 
         functions, symbols = np.divmod(codes, np.uint64(self.m))
         fields = *np.divmod(functions, np.uint64(self.prime)), symbols

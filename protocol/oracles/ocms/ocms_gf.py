@@ -164,7 +164,7 @@ class OcmsGf(HashedResponseOracle):
             return self._report_counts(codes)
         if self.decode_ns(len(codes)) < self._solve_ns_per_report * len(codes):
             return self._transform(self._report_counts(codes))
-        from protocol.oracles.report_counting_kernel import count_solutions  # noqa: PLC0415 (devices do without)
+        from protocol.oracles.report_counting import count_solutions  # noqa: PLC0415 (devices do without)
 
         counted = np.zeros(-(-self.domain // self.q) * self.q, np.uint32)
         r, y = np.divmod(codes.astype(np.int64), self.q)

@@ -60,7 +60,7 @@ class LocalHashing(HashedResponseOracle):
         return chance(count) >> np.uint64(64 - self.seed_bits)
 
     def _count_codes(self, codes: Codes) -> Support:
-        from protocol.oracles.report_counting_kernel import count_hashed  # noqa: PLC0415 (devices do without)
+        from protocol.oracles.report_counting import count_hashed  # noqa: PLC0415 (devices do without)
 
         counted = np.zeros(self.domain, np.uint32)
         seeds, y = np.divmod(codes, np.uint64(self.g))

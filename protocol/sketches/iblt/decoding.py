@@ -28,8 +28,6 @@ With the same bytes 1,191 cells hold 25% more keys if 30% of them are known, and
 are, with probability 95% or more (tests/protocol/sketches/iblt/test_known_keys.py). All keys of a
 small domain may count as known: keys of three of 46 characters (97,336) then take 35 bits each
 instead of 45, in every round, and decoding takes a second. The idea is ours.
-
-Importing this module loads a compiled kernel, which devices do without: they only insert.
 """
 
 from dataclasses import dataclass
@@ -39,8 +37,8 @@ from numpy.typing import NDArray
 
 from protocol.numerics.array_types import Indices, Keys
 from protocol.sketches.iblt.layout import estimate_keys
+from protocol.sketches.iblt.numpy_peeling import K, V
 from protocol.sketches.iblt.peeling import Peeling, inverses
-from protocol.sketches.iblt.peeling_kernel import K, V
 from protocol.sketches.iblt.table import DecodedTable, Iblt
 from secagg.ring import Vector
 

@@ -1,7 +1,7 @@
 """One table being peeled: its cells, the keys that were taken out, and what the kernel must know.
 
-`peeling_kernel.pyx` has the loops. Importing this module loads it, which devices do without: they
-only insert.
+`peeling_kernel.pyx` has the loops, and `numpy_peeling.py` their slower reference, which takes their
+place if they are not compiled.
 """
 
 from copy import copy
@@ -12,18 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.numerics.array_types import Integers, Keys
-from protocol.sketches.iblt.peeling_kernel import (
-    ENTRIES,
-    INSPECTIONS,
-    REPEATED_KEYS,
-    K,
-    V,
-    add_entry,
-    fill_inverses,
-    peel,
-)
+from protocol.sketches.iblt.numpy_peeling import ENTRIES, INSPECTIONS, REPEATED_KEYS, K, V
 from protocol.sketches.iblt.table import Iblt
 from secagg.ring import Vector
+
+try:
+    from protocol.sketches.iblt.peeling_kernel import add_entry, fill_inverses, peel
+except ImportError:  # not compiled
+    from protocol.sketches.iblt.numpy_peeling import add_entry, fill_inverses, peel
 
 _CACHED_INVERSES = 1024  # a table of inverses pays for itself from 1,000 keys
 
@@ -31,6 +27,7 @@ _CACHED_INVERSES = 1024  # a table of inverses pays for itself from 1,000 keys
 class TableParameters(NamedTuple):
     """Parameters of a table for the kernel: bounds, moduli, hash functions, layout."""
 
+    sketch: Iblt
     max_value: int  # the largest value of a key
     key_bound: int  # of the chunks of a key
     radix: int  # of the hash digits of each chunk
@@ -130,6 +127,7 @@ def table_parameters(sketch: Iblt) -> TableParameters:
     cell, layout = sketch.cell, sketch.layout
     first, second = sketch.family.keys
     return TableParameters(
+        sketch=sketch,
         max_value=cell.value_bound,
         key_bound=cell.key_bound,
         radix=cell.radix,

@@ -3,27 +3,19 @@ from numpy.typing import NDArray
 
 from protocol.sketches.iblt.peeling import PeelingState, TableParameters
 
-V: int
-LAST_ENTRY: int
-K: int
-ENTRIES: int
-INSPECTIONS: int
-REPEATED_KEYS: int
-QUEUE_LENGTH: int
-
 def fill_inverses(inverses: NDArray[np.uint64], p: int) -> None: ...
 def peel(
     rows: NDArray[np.int64],
     parameters: TableParameters,
     state: PeelingState,
-    scratch: NDArray[np.uint64],
+    _: NDArray[np.uint64],
     strict: bool,
 ) -> None: ...
 def add_entry(
     rows: NDArray[np.int64],
     parameters: TableParameters,
     state: PeelingState,
-    scratch: NDArray[np.uint64],
+    _: NDArray[np.uint64],
     key: NDArray[np.uint64],
     cell: int,
     value: int,

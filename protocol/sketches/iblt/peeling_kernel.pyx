@@ -26,12 +26,12 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 from protocol.mixing cimport mix
 
-cpdef enum:
+cdef enum:
     V = 0  # columns of a row
     LAST_ENTRY = 1
     K = 2
 
-cpdef enum:
+cdef enum:
     ENTRIES = 0  # totals
     INSPECTIONS = 1
     REPEATED_KEYS = 2

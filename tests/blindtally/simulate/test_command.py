@@ -387,3 +387,16 @@ def test_more_confidence_reports_fewer_items(words: Path) -> None:
         for p in (0.95, 0.5)
     )
     assert few < many
+
+
+def test_a_large_simulation_reports_that_numpy_reads_its_sums(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("client.extras_installation.COMPILED_MODULES", ("not_compiled",))
+    monkeypatch.setattr("blindtally.simulate.command._LARGE_FLEET", 20)
+    few, many = (
+        simulate("--data", "short", "--rounds", 1, "--devices", devices) for devices in (19, 20)
+    )
+    assert few.exit_code == many.exit_code == 0
+    assert "read by numpy" not in few.stderr
+    assert many.stderr.count("read by numpy, several times slower") == 1

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from protocol.numerics.array_types import ItemValues
-from protocol.oracles import report_counting_kernel
+from protocol.oracles import report_counting
 from protocol.oracles.base_oracles import IntegerReportOracle
 from protocol.oracles.hadamard import Hadamard
 from protocol.oracles.krr import KaryRandomizedResponse
@@ -18,7 +18,7 @@ from protocol.oracles.ocms.hashed import Ocms
 from protocol.oracles.ocms.ocms_gf import OcmsGf
 from protocol.oracles.oracle import Oracle, ReportCounts
 from protocol.oracles.registry import ORACLES, OracleKinds, oracle_from_parameters
-from protocol.oracles.report_counting_kernel import count_solutions
+from protocol.oracles.report_counting import count_solutions
 from protocol.oracles.subset_selection import SubsetSelection
 from protocol.randomness import system_words
 from protocol.reference_mechanisms.dictionary import REFERENCE_ORACLES
@@ -47,6 +47,7 @@ def test_parameters_make_the_oracle_again(oracle: Oracle) -> None:
     assert all(isinstance(value, str | int | float) for value in oracle.parameters.values())
 
 
+@pytest.mark.usefixtures("counts_reports")
 @every_oracle
 def test_the_fast_path_and_the_candidates_are_the_sums_of_votes(oracle: Oracle) -> None:
     reports = oracle.perturb(held(oracle, 300), seeded(5))
@@ -206,6 +207,7 @@ def test_n_levels_and_frequencies_out_of_range_are_refused() -> None:
         oracle.interval(np.array([0.5]), 10, 1.0)
 
 
+@pytest.mark.usefixtures("counts_reports")
 @pytest.mark.parametrize("q", [3, 4, 5, 8])
 def test_batches_of_values_are_transformed_or_solved_by_the_cheaper_way(
     q: int, monkeypatch: pytest.MonkeyPatch
@@ -217,7 +219,7 @@ def test_batches_of_values_are_transformed_or_solved_by_the_cheaper_way(
     everything = np.arange(60, dtype=np.uint64)
     solved = []
     monkeypatch.setattr(
-        report_counting_kernel,
+        report_counting,
         "count_solutions",
         lambda *given: solved.append(1) or count_solutions(*given),
     )

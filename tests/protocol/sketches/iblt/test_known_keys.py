@@ -8,6 +8,7 @@ from protocol.sketches.iblt.decoding import decode_table
 from protocol.sketches.iblt.table import CellFormat, Iblt
 from tests.protocol.sketches.iblt.tables import garbage, listed
 
+pytestmark = pytest.mark.usefixtures("peels")
 KEYS = CellFormat(2, 2**18, 10_000, 10**5)  # of 36 bits
 LETTERS = CellFormat(1, 97_336, 10_000, 10**5)  # three of 46
 

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from protocol.numerics.array_types import Integers, Keys
 from protocol.sketches.iblt.decoding import DecodedTable, decode_table
 from protocol.sketches.iblt.layout import capacity, cells_for, largest_fitting_cells
+from protocol.sketches.iblt.numpy_peeling import ENTRIES, K, V
 from protocol.sketches.iblt.peeling import Peeling
-from protocol.sketches.iblt.peeling_kernel import ENTRIES, K, V
 from protocol.sketches.iblt.table import DEFAULT_EVIDENCE, CellFormat, Iblt
 from secagg.ring import Vector
 from tests.protocol.sketches.iblt.tables import SEED, Held, contents, garbage, insert, listed
 
+pytestmark = pytest.mark.usefixtures("peels")
 SMALL_TABLE = Iblt(
     CellFormat(chunks=2, key_bound=2**24, value_bound=1000, total_bound=10**6), 60, SEED
 )
