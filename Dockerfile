@@ -23,7 +23,7 @@ COPY protocol protocol
 COPY secagg secagg
 COPY server server
 COPY pyproject.toml setup.py ./
-RUN CFLAGS=-g0 pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir wheels . \
+RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir wheels . \
  && pip --python /opt/blindtally/bin/python install --no-cache-dir --no-deps --no-index wheels/*.whl
 # The list of what the image has from PyPI (CycloneDX), for scanners of vulnerabilities.
 RUN cyclonedx-py environment --output-reproducible --output-file /opt/blindtally/sbom.cdx.json /opt/blindtally/bin/python

@@ -15,6 +15,7 @@ with TemporaryDirectory() as folder:  # of this build only: `build` may hold del
                 ".".join(path.with_suffix("").parts),
                 [str(path)],
                 depends=["protocol/mixing.pxd"],
+                extra_compile_args=["-g0"],  # symbols for debuggers took 2 MB
                 optional=True,
             )
             for path in sorted(Path("protocol").rglob("*.pyx"))

@@ -199,7 +199,10 @@ def __getattr__(name: str) -> object:
     if name not in _SOURCES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, attribute = _SOURCES[name]
-    value = getattr(import_module(module), attribute)
+    if name == "take_part":
+        value = import_module("client.lazy_modules").LazyCoroutineFunction(module, attribute)
+    else:
+        value = getattr(import_module(module), attribute)
     globals()[name] = value
     return value
 

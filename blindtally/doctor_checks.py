@@ -101,9 +101,9 @@ def check_disk(folder: Path, purpose: str) -> Check:
 def check_decoder() -> Check:
     """Check that the modules which read sums are compiled."""
     advice = slower_reader("server")
-    if advice is None:
-        return Check("decoder", "ok", "compiled")
-    return Check("decoder", "warning", "not compiled", advice)
+    if advice:
+        return Check("decoder", "warning", "not compiled", advice)
+    return Check("decoder", "ok", "compiled")
 
 
 def check_settings(flags: Mapping[str, Any]) -> tuple[Settings | None, Check]:

@@ -113,6 +113,9 @@ class _Worker:
 @contextmanager
 def sigint_blocked() -> Iterator[None]:
     """Block Ctrl-C in this thread, and permanently in threads and processes that it starts."""
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+        yield
+        return
     resource_tracker.ensure_running()  # its start would unblock the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

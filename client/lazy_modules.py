@@ -1,6 +1,9 @@
 """Modules that are imported at their first use, so that programs start without a wait."""
 
+import asyncio
+from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 
 class LazyModule:
@@ -11,3 +14,20 @@ class LazyModule:
 
     def __getattr__(self, attribute: str) -> object:
         return getattr(import_module(self._name), attribute)
+
+
+class LazyCoroutineFunction:
+    """The coroutine function `name` of a module, which is imported at the first call."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self._module, self.__name__ = module, name
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        function: Callable[..., Any] = getattr(import_module(self._module), self.__name__)
+        return function
+
+    async def __call__(self, *args: object, **options: object) -> object:
+        # In a thread, because the import may take a second, in which the event loop goes on.
+        function = await asyncio.to_thread(getattr, self, "__wrapped__")
+        return await function(*args, **options)

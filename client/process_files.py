@@ -1,12 +1,26 @@
-"""Private files, which only their owner may read, and the limit of files that are open."""
+"""Private files, which only their owner may read, and the limit of files that are open.
+
+Windows has neither POSIX's modes of files nor that limit.
+"""
 
 import os
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 _MAX_OPEN_FILES: Final = 65_536  # a connection that waits takes about 30 kB
 # Libraries that are loaded later, and the event loop, have some open.
 _OTHER_OPEN_FILES: Final = 50
+_BINARY: Final[int] = getattr(os, "O_BINARY", 0)  # Windows would change the ends of lines
+
+
+def open_private_file(path: str | os.PathLike[str], flags: int = 0) -> int:
+    """Return the descriptor of a file to read and write, which is made if it is missing.
+
+    Raises:
+        OSError: if the file cannot be opened, or made with the `flags`.
+    """
+    return os.open(path, os.O_RDWR | os.O_CREAT | _BINARY | flags, 0o600)
 
 
 def make_private_file(path: str | os.PathLike[str]) -> None:
@@ -15,9 +29,19 @@ def make_private_file(path: str | os.PathLike[str]) -> None:
     Raises:
         OSError: if the file cannot be made.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with suppress(FileExistsError):
-        os.close(os.open(path, flags, 0o600))
+        os.close(open_private_file(path, os.O_EXCL))
+
+
+def sync_folder(folder: Path) -> None:
+    """Write the names of the files in `folder` to the disk, where folders can be opened."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class OpenFilesError(ValueError):

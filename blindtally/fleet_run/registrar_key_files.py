@@ -7,6 +7,7 @@ from random import SystemRandom
 from typing import Literal, TypeAlias
 
 from blindtally.console.terminal import print_line
+from client.process_files import open_private_file
 from protocol.api.messages import StudyView
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from secagg.keys import KEY_BYTES, Identity
@@ -30,9 +31,8 @@ def create_key_file(path: Path, owner: KeyOwner = "registrar") -> Identity:
         KeyFileError: if the file exists, or cannot be made.
     """
     secret = SystemRandom().randbytes(KEY_BYTES)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:
-        descriptor = os.open(path, flags, 0o600)
+        descriptor = open_private_file(path, os.O_EXCL)
         # Only a file that was made here is removed: without room for it, it has no whole key.
         with ExitStack() as undo, open(descriptor, "w", encoding="ascii") as file:
             undo.callback(path.unlink, missing_ok=True)

@@ -23,7 +23,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
-from tempfile import NamedTemporaryFile
+from tempfile import TemporaryDirectory
 from typing import Final, Self
 
 import numpy as np
@@ -36,9 +36,8 @@ from client.device.journal import (
     Journal,
     JournalError,
     MemoryJournal,
-    check_file_locks,
-    sync_folder,
 )
+from client.process_files import open_private_file, sync_folder
 from protocol.api.credentials import encode_secret
 from secagg.keys import KEY_BYTES, Identity
 
@@ -67,9 +66,8 @@ class DeviceState:
         The default folder is in the state folder of the current user.
 
         Raises:
-            JournalError: if the state cannot be read or created, or the system has no file locks.
+            JournalError: if the state cannot be read or created.
         """
-        check_file_locks()
         default = user_state_path("blindtally") / "device"
         folder = default if folder is None else Path(folder)
         path = folder / "secret"
@@ -127,12 +125,14 @@ class DeviceState:
 
 def _write_secret(path: Path, secret: bytes) -> None:
     """Write a secret to `path` atomically; the file of a faster process stays."""
-    with NamedTemporaryFile("w", dir=path.parent, encoding="ascii") as file:  # owner only
-        file.write(f"{_FILE_HEADER} {secret.hex()}\n")
-        file.flush()
-        os.fsync(file.fileno())
+    with TemporaryDirectory(dir=path.parent) as folder:
+        part = Path(folder, path.name)
+        with open(open_private_file(part), "w", encoding="ascii") as file:
+            file.write(f"{_FILE_HEADER} {secret.hex()}\n")
+            file.flush()
+            os.fsync(file.fileno())
         with suppress(FileExistsError):
-            os.link(file.name, path)
+            os.link(part, path)
     sync_folder(path.parent)
 
 

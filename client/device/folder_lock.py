@@ -27,9 +27,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from filelock import lock_descriptor
 from platformdirs import user_cache_path
 
-from client.device.journal import JournalError, complete_lines, sync_folder
+from client.device.journal import JournalError, complete_lines
+from client.process_files import open_private_file, sync_folder
 
 _MACHINE_ID: Final = Path("/etc/machine-id")
 _MAX_RECORD_BYTES: Final = 2**14
@@ -137,21 +139,16 @@ def _lock_files(folder: Path, secret: bytes) -> _Lock:
 
 
 def _open_locked(path: Path, stack: ExitStack) -> int:
-    import fcntl  # noqa: PLC0415 - exists on POSIX only, and devices in memory work without
-
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    file = open_private_file(path)
     stack.callback(os.close, file)  # which releases the lock
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise JournalError(
-            f"{path} is locked: this device runs already. {OWN_STATE_ADVICE}"
-        ) from None
+    if not lock_descriptor(file, blocking=False):
+        raise JournalError(f"{path} is locked: this device runs already. {OWN_STATE_ADVICE}")
     return file
 
 
 def _read(path: Path, file: int) -> FolderRecord:
-    line = os.pread(file, _MAX_RECORD_BYTES, 0).split(b"\n")[0].strip(b"\0")
+    os.lseek(file, 0, os.SEEK_SET)
+    line = os.read(file, _MAX_RECORD_BYTES).split(b"\n")[0].strip(b"\0")
     if not line:  # new, or the machine stopped before the first record was on the disk
         return FolderRecord()
     try:
@@ -189,7 +186,8 @@ def _next_record(folder: Path, secret: bytes, records: list[FolderRecord]) -> Fo
 
 def _write(file: int, record: FolderRecord) -> None:
     """Replace the record by one write, which a killed process has done or not done."""
-    os.pwrite(file, json.dumps(asdict(record)).encode() + b"\n", 0)
+    os.lseek(file, 0, os.SEEK_SET)
+    os.write(file, json.dumps(asdict(record)).encode() + b"\n")
     os.fsync(file)
 
 

@@ -38,7 +38,6 @@ import asyncio
 import json
 import math
 import os
-import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -46,19 +45,22 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
-from importlib import import_module
 from pathlib import Path
 from threading import Lock
 from types import NoneType
 from typing import Final, Literal, ParamSpec, Self, TypeAlias, TypeVar
 
+from filelock import lock_descriptor
+
 from client.device.clock import MAX_TIME, DeviceClock, is_credible
+from client.process_files import open_private_file, sync_folder
 from protocol.api.phases import MessageKind
 from protocol.clock_readings import ClockReadings
 from protocol.device_policy.policy import PolicyError
 from protocol.privacy.noise_loss import CountNoise, NoisyCounts
 
 _JOIN_DECISION: Final = "invitation"  # the result of the coin that decides to join a round
+_LOCK_POLL_SECONDS: Final = 0.01
 _EntryKind: TypeAlias = MessageKind | Literal["invitation"]
 
 P = ParamSpec("P")
@@ -153,17 +155,6 @@ _ENTRY_FIELDS: Final = frozenset(JournalEntry.__dataclass_fields__)
 
 class JournalError(RuntimeError):
     """The journal cannot be read or written, so nothing may be sent."""
-
-
-def check_file_locks() -> None:
-    """Raise JournalError on a system without POSIX, where no file of a device can be locked."""
-    try:
-        import_module("fcntl")
-    except ModuleNotFoundError:
-        raise JournalError(
-            f"the state of a device on a disk needs file locks of Linux or macOS: this system "
-            f"({sys.platform}) is not supported yet. A simulation can use DeviceState.in_memory()"
-        ) from None
 
 
 class Journal(ABC):
@@ -382,7 +373,7 @@ class MemoryJournal(Journal):
 class FileJournal(Journal):
     """A journal in the file at `path`, with one line of JSON per entry or reading of a clock.
 
-    Processes take turns by a lock on the file (POSIX). Only its owner can read the file: it
+    Processes take turns by a lock on the file. On POSIX only its owner can read the file: it
     contains no secret, but it shows in which studies the device took part. Keep it next to the
     device's secret: without the journal, its identities must not be used again.
 
@@ -402,14 +393,11 @@ class FileJournal(Journal):
 
     @contextmanager
     def _locked_lines(self) -> Iterator[list[JournalLine]]:
-        import fcntl  # noqa: PLC0415 - exists on POSIX only, and `MemoryJournal` works without
-
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         with self._lock:
             try:
-                self._file = os.open(self._path, flags, 0o600)
+                self._file = open_private_file(self._path, os.O_APPEND)
                 try:
-                    fcntl.flock(self._file, fcntl.LOCK_EX)
+                    lock_descriptor(self._file, poll_interval=_LOCK_POLL_SECONDS)
                     yield self._read()
                 finally:
                     os.close(self._file)  # releases the lock
@@ -464,12 +452,3 @@ def _checked_readings(readings: ClockReadings) -> ClockReadings:
 def complete_lines(content: bytes) -> bytes:
     """Return the lines of a journal without an incomplete last one, which does not count."""
     return content[: content.rfind(b"\n") + 1]
-
-
-def sync_folder(folder: Path) -> None:
-    """Write the names of the files in `folder` to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,25 +1,18 @@
-"""Votes of reports in numpy: the reference of `report_counting_kernel.pyx`, if that is missing.
+"""Votes of reports in numpy: the reference of `report_counting_kernel.pyx`, which it replaces."""
 
-Arguments and results are the kernel's.
-"""
-
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from protocol.hashing import splitmix_hash
+from protocol.numerics.array_types import Integers, Keys
 
+Counters: TypeAlias = NDArray[np.uint32]
 _BATCH_VOTES: Final = 2**20  # of 8 bytes each
 
 
-def count_preimages(
-    counted: NDArray[np.uint32],
-    a: NDArray[np.int64],
-    b: NDArray[np.int64],
-    y: NDArray[np.int64],
-    m: int,
-) -> int:
+def count_preimages(counted: Counters, a: Integers, b: Integers, y: Integers, m: int) -> int:
     """Add each report to the x with ((a x + b) mod F) mod m = y; F counters, F prime.
 
     Returns the number of reports that vote for every x, which are not added.
@@ -40,15 +33,9 @@ def count_preimages(
 
 
 def count_solutions(
-    counted: NDArray[np.uint32],
-    r: NDArray[np.int64],
-    y: NDArray[np.int64],
-    products: NDArray[np.int64],
-    scratch: NDArray[np.int64],
-    binary: bool,
+    counted: Counters, r: Integers, y: Integers, products: Integers, _: Integers, binary: bool
 ) -> None:
     """Add each report to the x with <r, x> = y over GF(q); a multiple of q counters."""
-    del scratch
     q = len(products)
     rows = counted.reshape(-1, q)  # by all digits of x except the lowest
     for vector, symbol in zip(r.tolist(), y.tolist(), strict=True):
@@ -67,9 +54,7 @@ def count_solutions(
         rows[np.arange(len(rows)), lowest[partial]] += 1
 
 
-def count_hashed(
-    counted: NDArray[np.uint32], seeds: NDArray[np.uint64], y: NDArray[np.uint64], m: int
-) -> None:
+def count_hashed(counted: Counters, seeds: Keys, y: Keys, m: int) -> None:
     """Add each report to the x with h_s(x) = y; see `protocol/hashing.py`."""
     values = np.arange(len(counted), dtype=np.uint64)
     for seed, symbol in zip(seeds[:, np.newaxis], y, strict=True):

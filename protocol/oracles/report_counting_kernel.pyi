@@ -13,7 +13,7 @@ def count_solutions(
     r: NDArray[np.int64],
     y: NDArray[np.int64],
     products: NDArray[np.int64],
-    scratch: NDArray[np.int64],
+    _: NDArray[np.int64],
     binary: bool,
 ) -> None: ...
 def count_hashed(

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from filelock import FileLock, Timeout
+from filelock import FileLock, Timeout, lock_descriptor
 
 from server.db.database_url import file_identity
 
@@ -68,12 +68,10 @@ def hold_lock(file: Path) -> ExitStack:
     if file.exists() and file_identity(file) in _held:
         raise in_use
     with ExitStack() as stack:
-        opened = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        opened = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
         stack.callback(os.close, opened)
-        try:
-            _lock(file, opened, stack)
-        except (BlockingIOError, Timeout):
-            raise in_use from None
+        if not _lock(file, opened, stack):
+            raise in_use
         if os.fstat(opened).st_nlink != 1:
             raise DatabaseInUseError(
                 f"{file} has several names (hard links), and SQLite keeps the latest changes by "
@@ -94,11 +92,11 @@ def is_locked(file: Path) -> bool:
     return False
 
 
-def _lock(file: Path, opened: int, stack: ExitStack) -> None:
+def _lock(file: Path, opened: int, stack: ExitStack) -> bool:
     if sys.platform == "linux":
-        import fcntl  # noqa: PLC0415 - other systems may lack it
-
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    else:
-        lock = FileLock(f"{file}.lock", timeout=0, thread_local=False)
-        stack.enter_context(lock)
+        return lock_descriptor(opened, blocking=False)
+    try:
+        stack.enter_context(FileLock(f"{file}.lock", timeout=0, thread_local=False))
+    except Timeout:
+        return False
+    return True

@@ -65,7 +65,7 @@ def test_all_errors_of_clients_are_public() -> None:
 
 
 @pytest.mark.parametrize(
-    "code", ["import blindtally", "from blindtally import Analyst, AsyncAnalyst, Device"]
+    "code", ["import blindtally", "from blindtally import Analyst, AsyncAnalyst, Device, take_part"]
 )
 def test_a_program_starts_without_the_modules_that_take_long(code: str, tmp_path: Path) -> None:
     slow = ["numpy", "pydantic", "httpx", "cryptography", "stamina", "rich"]

@@ -12,7 +12,7 @@ from tests.protocol import mechanism_examples, test_report_laws
 MODULES_OF_EXTRAS = {
     *("scipy", "dp_accounting", "absl"),
     *("sqlalchemy", "alembic", "fastapi", "uvicorn", "structlog", "prometheus_client"),
-    *("cachetools", "limits", "jinja2", "opentelemetry", "filelock", "pydantic_settings"),
+    *("cachetools", "limits", "jinja2", "opentelemetry", "typer", "pydantic_settings"),
     *COMPILED_MODULES,
 }
 CLIENT = "from blindtally import Analyst, take_part\nAnalyst('http://127.0.0.1:1')"

@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-EXTRAS = {"server": ("server", "postgres", "oidc"), "dask": ("simulate", "dask")}
+EXTRAS = {"server": ("cli", "server", "postgres", "oidc"), "dask": ("cli", "simulate", "dask")}
 TARGET = {"python_version": "3.13", "python_full_version": "3.13.0", "sys_platform": "linux"}
 
 
@@ -33,7 +33,7 @@ def requirements(name: str) -> list[str]:
         return [*PROJECT["dependency-groups"]["image"], *PROJECT["build-system"]["requires"]]
     extras = PROJECT["project"]["optional-dependencies"]
     return PROJECT["project"]["dependencies"] + [
-        line for extra in EXTRAS[name] for line in extras[extra]
+        line for extra in EXTRAS[name] for line in extras[extra] if line != "blindtally[cli]"
     ]
 
 

@@ -12,7 +12,7 @@ from protocol.oracles import numpy_report_counting, report_counting
 from protocol.sketches.iblt import numpy_peeling, peeling
 
 KINDS = ("compiled", "numpy")
-PEELING = ("add_entry", "fill_inverses", "peel")
+PEELING = ("add_entry", "peel")
 
 
 def use(names: tuple[str, ...], user: ModuleType, module: ModuleType) -> Iterator[None]:

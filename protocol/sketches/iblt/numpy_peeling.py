@@ -10,20 +10,18 @@ is withdrawn at most once, and a call inspects each cell 73 times on average at 
 link, `LAST_ENTRY` of a cell is not 0 if any entry was taken from it.
 """
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from protocol.numerics.array_types import Indices, Integers, Keys
+from protocol.numerics.array_types import Flags, Indices, Integers, Keys
 
 if TYPE_CHECKING:
     from protocol.sketches.iblt.peeling import PeelingState, TableParameters
 
 V, LAST_ENTRY, K = 0, 1, 2  # columns of a row
 ENTRIES, INSPECTIONS, REPEATED_KEYS = 0, 1, 2  # totals
-_MAX_ENTRIES_OF_KEY: Final = 2
-_MAX_INSPECTIONS_PER_CELL: Final = 73
+_MAX_ENTRIES_OF_KEY, _MAX_INSPECTIONS_PER_CELL = 2, 73
 
 
 class _LoneKeys(NamedTuple):
@@ -34,13 +32,8 @@ class _LoneKeys(NamedTuple):
     keys: Keys
     elements: Keys
 
-    def where(self, passes: NDArray[np.bool_]) -> "_LoneKeys":
+    def where(self, passes: Flags) -> "_LoneKeys":
         return _LoneKeys._make(array[passes] for array in self)
-
-
-def fill_inverses(inverses: Keys, p: int) -> None:
-    """Write 1/i modulo the prime p into element i > 0, for 2 to p elements."""
-    inverses[1:] = [pow(number, -1, p) for number in range(1, len(inverses))]
 
 
 def peel(
@@ -73,8 +66,7 @@ def peel(
         if not _append_entries(rows, state, lone.where(passes)):
             return
         state.values[owed[passes & (owed >= 0)]] = 0
-        pairs = passes[numbers]
-        numbers, cells = numbers[pairs], cells[pairs]
+        numbers, cells = numbers[passes[numbers]], cells[passes[numbers]]
         weights = (lone.values % p).astype(np.uint64)[:, np.newaxis]
         terms = (lone.elements * weights % np.uint64(p)).astype(np.int64)
         np.subtract.at(rows[:, V], cells, lone.values[numbers])
@@ -84,16 +76,9 @@ def peel(
 
 
 def add_entry(
-    rows: Integers,
-    parameters: "TableParameters",
-    state: "PeelingState",
-    _: Keys,
-    key: Keys,
-    cell: int,
-    value: int,
+    rows: Integers, _: object, state: "PeelingState", __: object, key: Keys, cell: int, value: int
 ) -> None:
     """Append an entry for `value` of `key`, taken from `cell`."""
-    del parameters
     keys = key[np.newaxis]
     _append_entries(rows, state, _LoneKeys(np.array([cell]), np.array([value]), keys, keys))
 
@@ -127,7 +112,7 @@ def _compare_with_entries(
     state: "PeelingState",
     lone: _LoneKeys,
     fingerprints: Keys,
-    passes: NDArray[np.bool_],
+    passes: Flags,
 ) -> Indices:
     """Decide in `passes` on keys with entries; return the entry that each withdraws, or -1."""
     entries = parameters.sketch.family.fingerprint(state.keys[: state.totals[ENTRIES]])
@@ -162,8 +147,7 @@ def _crowding(rows: Integers, lone: _LoneKeys, numbers: Indices, cells: Indices)
 
 def _append_entries(rows: Integers, state: "PeelingState", taken: _LoneKeys) -> bool:
     """Append an entry for each key that is not owed; return False if there is no room."""
-    taken = taken.where(taken.values > 0)
-    begin = int(state.totals[ENTRIES])
+    taken, begin = taken.where(taken.values > 0), int(state.totals[ENTRIES])
     end = begin + len(taken.cells)
     if end > len(state.values):
         return False

@@ -17,9 +17,9 @@ from protocol.sketches.iblt.table import Iblt
 from secagg.ring import Vector
 
 try:
-    from protocol.sketches.iblt.peeling_kernel import add_entry, fill_inverses, peel
+    from protocol.sketches.iblt.peeling_kernel import add_entry, peel
 except ImportError:  # not compiled
-    from protocol.sketches.iblt.numpy_peeling import add_entry, fill_inverses, peel
+    from protocol.sketches.iblt.numpy_peeling import add_entry, peel
 
 _CACHED_INVERSES = 1024  # a table of inverses pays for itself from 1,000 keys
 
@@ -145,6 +145,4 @@ def table_parameters(sketch: Iblt) -> TableParameters:
 @lru_cache(64)
 def inverses(count: int, p: int) -> Keys:
     """Return 1/i modulo the prime p for i = 1 .. `count` - 1, or p - 1 if that is less."""
-    table = np.zeros(min(count, p), np.uint64)
-    fill_inverses(table, p)
-    return table
+    return np.array([0, *(pow(i, -1, p) for i in range(1, min(count, p)))], np.uint64)

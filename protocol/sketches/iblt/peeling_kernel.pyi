@@ -3,7 +3,6 @@ from numpy.typing import NDArray
 
 from protocol.sketches.iblt.peeling import PeelingState, TableParameters
 
-def fill_inverses(inverses: NDArray[np.uint64], p: int) -> None: ...
 def peel(
     rows: NDArray[np.int64],
     parameters: TableParameters,
@@ -13,9 +12,9 @@ def peel(
 ) -> None: ...
 def add_entry(
     rows: NDArray[np.int64],
-    parameters: TableParameters,
+    _: TableParameters,
     state: PeelingState,
-    _: NDArray[np.uint64],
+    __: NDArray[np.uint64],
     key: NDArray[np.uint64],
     cell: int,
     value: int,

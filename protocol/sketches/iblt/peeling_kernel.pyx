@@ -114,15 +114,6 @@ cdef Table borrowed(int64_t[:, ::1] rows, parameters, state, uint64_t[::1] scrat
     return t
 
 
-def fill_inverses(uint64_t[::1] inverses, uint64_t p):
-    """Write 1/i modulo the prime p into element i > 0, for 2 to p elements."""
-    cdef uint64_t i
-    with nogil:
-        inverses[1] = 1
-        for i in range(2, <uint64_t>inverses.shape[0]):
-            inverses[i] = (p - p // i) * inverses[p % i] % p
-
-
 def peel(rows, parameters, state, scratch, bint strict):
     """Take keys out of the table until no cell is pure; only `strict` applies the last test."""
     cdef Table t = borrowed(rows, parameters, state, scratch)

@@ -176,7 +176,7 @@ def test_a_message_whose_record_cannot_be_written_is_not_sent(
 ) -> None:
     state = DeviceState.on_disk(folder, Random(1))
     with state.running(), monkeypatch.context() as full_disk:
-        full_disk.setattr("client.device.folder_lock.os.pwrite", full_disk_error)
+        full_disk.setattr("client.device.folder_lock.os.write", full_disk_error)
         with pytest.raises(JournalError, match="No space left"):
             state.journal.record(vector_entry("s1"))
 
@@ -203,7 +203,7 @@ def test_a_start_that_is_cut_short_anywhere_stops_no_later_one(
         return counted
 
     with monkeypatch.context() as patch:
-        for name in ("pwrite", "fsync", "link"):
+        for name in ("write", "fsync", "link"):
             patch.setattr(os, name, stop(getattr(os, name)))
         with pytest.raises(KeyboardInterrupt):
             [run(folder) for _ in range(3)]
