@@ -14,9 +14,10 @@ from structlog.testing import capture_logs
 
 from protocol.api.messages import ProblemType
 from server.errors import ProblemError
-from server.http import openid_provider
+from server.http import openid_issuer, openid_provider
 from server.http.login_attempt import LoginAttempt
-from server.http.openid_provider import CLOCK_LEEWAY_SECONDS, MAX_ANSWER_BYTES, OpenIdProvider
+from server.http.openid_issuer import CLOCK_LEEWAY_SECONDS, MAX_ANSWER_BYTES
+from server.http.openid_provider import OpenIdProvider
 from server.principals import Permission, Principal
 from tests.server.fake_provider import (
     CLIENT_ID,
@@ -306,7 +307,7 @@ async def test_an_unusable_proxy_variable_is_an_outage_of_the_login_only(
 async def test_an_answer_has_a_limited_time(
     fake: FakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(openid_provider, "_ANSWER_SECONDS", 0.02)
+    monkeypatch.setattr(openid_issuer, "_ANSWER_SECONDS", 0.02)
     fake.answers["/keys"] = httpx.Response(200, stream=Drip())
     assert await refusal(fake) is ProblemType.UNAVAILABLE
 
@@ -333,7 +334,7 @@ async def test_the_addresses_are_requested_once_and_after_a_failure_after_a_paus
     fake: FakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     time = 1000.0
-    monkeypatch.setattr(openid_provider, "monotonic", lambda: time)
+    monkeypatch.setattr(openid_issuer, "monotonic", lambda: time)
     provider = OpenIdProvider(oidc_settings(), fake.transport())
     attempt = LoginAttempt.start(Random(1), NOON, "")
     fake.answers["/.well-known/openid-configuration"] = httpx.ConnectError("refused")
@@ -356,8 +357,8 @@ async def test_requests_for_the_addresses_that_wait_for_a_failure_do_not_repeat_
     fake: FakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the last of many people waits ten seconds for each of the others."""
-    monkeypatch.setattr(openid_provider, "_ANSWER_SECONDS", 0.05)
-    monkeypatch.setattr(openid_provider, "_PAUSE_SECONDS", 0.04)
+    monkeypatch.setattr(openid_issuer, "_ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(openid_issuer, "_PAUSE_SECONDS", 0.04)
     fake.answers["/.well-known/openid-configuration"] = httpx.Response(200, stream=Drip())
     provider = OpenIdProvider(oidc_settings(), fake.transport())
     attempt = LoginAttempt.start(Random(1), NOON, "")
@@ -379,7 +380,7 @@ async def test_a_burst_at_a_slow_provider_ends_no_later_login(
         callback = openid_provider.Callback(**fake.authorize(url))
         forged = openid_provider.Callback(code="code-9", state=attempt.state)
         with monkeypatch.context() as slow:
-            slow.setattr(openid_provider, "_ANSWER_SECONDS", 0.1)
+            slow.setattr(openid_issuer, "_ANSWER_SECONDS", 0.1)
             fake.pause = 0.02
             burst = [provider.log_in(attempt, forged, NOON) for _ in range(100)]
             problems = await asyncio.gather(*burst, return_exceptions=True)
