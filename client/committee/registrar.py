@@ -19,6 +19,7 @@ devices that collude would be a larger part of the list than the committee's par
 import asyncio
 import os
 import sqlite3
+import time
 from array import array
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -162,6 +163,7 @@ class Registrar(RoundPoller[PendingSeating]):
     draws: DrawRecord
     rng: Random = field(default_factory=SystemRandom)
     study: str | None = None
+    last_contact: float = field(default_factory=time.monotonic, init=False)
 
     async def waiting(
         self, transport: Transport, api_key: str | None, wait: float
@@ -169,6 +171,7 @@ class Registrar(RoundPoller[PendingSeating]):
         path = f"/registrars/{self.identity.public.hex()}/seatings"
         answer = await transport.send("GET", path, ticket=api_key, wait=wait)
         page = parse_document(SeatingPage, answer.content)
+        self.last_contact = time.monotonic()
         return [each for each in page.rounds if self.study in (None, each.study)]
 
     async def step(

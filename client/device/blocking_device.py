@@ -50,6 +50,8 @@ class Device:
         *,
         device_state: DeviceState | None = None,
         token: str | None = None,
+        registrar: str | None = None,
+        registrar_token: str | None = None,
         enrolment_signer: Callable[[Registry, bytes], bytes] | None = None,
         patience: float | None = None,
     ) -> None:
@@ -58,6 +60,8 @@ class Device:
             "policy": policy,
             "device_state": device_state,
             "token": credentials.checked_secret(token, "enrolment token"),
+            "registrar": registrar,
+            "registrar_token": credentials.checked_secret(registrar_token, "registrar_token"),
         }
         if enrolment_signer is not None:
             self._options["enrolment_signer"] = _awaitable(enrolment_signer)

@@ -1,7 +1,8 @@
 """Participation of one device with its items: the function that a program on a device calls.
 
     policy = Policy(registrar=PUBLIC_KEY)
-    outcomes = await take_part(URL, ["hello", "world"], policy, enrolment_signer=sign)
+    signs = {"registrar": "https://registrar.example.org", "registrar_token": TOKEN}
+    outcomes = await take_part(URL, ["hello", "world"], policy, **signs)
 
 The device's state (`client.device.device_state`) is on its disk: a program that calls again, today
 or next year, is the same device, which contributes to no study twice.
@@ -39,6 +40,7 @@ from client.device.driver import (
     wait_for_open_round,
 )
 from client.device.encoding import Items, LeftOut, count_items, make_contribution
+from client.device.enrolment import RegistrarService, check_service_token
 from client.device.folder_lock import OWN_STATE_ADVICE
 from client.device.journal import Journal, JournalError
 from client.errors import (
@@ -113,6 +115,8 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
     collection: str = DEFAULT_COLLECTION,
     device_state: DeviceState | None = None,
     token: str | None = None,
+    registrar: str | None = None,
+    registrar_token: str | None = None,
     enrolment_signer: EnrolmentSigner | None = None,
     wait: float = 0.0,
     patience: float | None = None,
@@ -131,11 +135,12 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
     limited per collection (`Policy.max_exact_studies`), so the same items need the same name. The
     default `device_state` is that of the current user on this machine: several devices on one
     machine need one folder each. A closed service admits the device by an enrolment `token`. If a
-    study has a registrar, `enrolment_signer` returns the registrar's signature under the device's
-    identity. A service out of reach is tried again for `patience` seconds; by default for 120, but
-    until the device has seen a round, for `wait` seconds and at least for 10. `on_progress`
-    receives each step of the device, and the end of its part unless it finished; its errors are
-    logged.
+    study has a registrar, the one at the URL `registrar` signs the device's identity, if
+    `registrar_token` proves that the device is real and `policy` pins the registrar's key. Instead,
+    `enrolment_signer` may return this signature in another way. A service out of reach is tried
+    again for `patience` seconds; by default for 120, but until the device has seen a round, for
+    `wait` seconds and at least for 10. `on_progress` receives each step of the device, and the end
+    of its part unless it finished; its errors are logged.
 
     With `serve_on_committee` the device also volunteers for the committee of one round of `study`,
     if one convenes within `wait` seconds and before the device has sent its message. If the
@@ -146,8 +151,9 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
 
     Raises:
         ValueError: if `items` is one text instead of a list, `collection` is empty, `url` is not
-            an http or https address, `study` or `token` cannot be one, a segment contains ":", or
-            the device is to serve on a committee without a `study` and an `enrolment_signer`.
+            an http or https address, `study` or `token` cannot be one, a segment contains ":", the
+            device is to serve on a committee without a `study` and a registrar, or a proof must not
+            be sent to `registrar`.
         JournalError: if a message cannot be recorded, so that it is not sent; or if another
             process runs the device, or its folder is an older copy.
         ServiceError, ServiceUnreachableError, UnsafeRequestError: if the service does not list its
@@ -156,22 +162,28 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
     """
     if not collection:
         raise ValueError("collection must name the collection that the items come from")
-    if serve_on_committee and (study is None or enrolment_signer is None):
-        raise ValueError("to serve on a committee, pass `study` and `enrolment_signer`")
+    if serve_on_committee and (study is None or (enrolment_signer is None and registrar is None)):
+        raise ValueError("to serve on a committee, pass `study` and `registrar`")
     histogram = count_items(items)
     token = checked_secret(token, "enrolment token")
+    check_service_token(token)
     if device_state is None:
         device_state = await asyncio.to_thread(DeviceState.on_disk)
     url = service_url(url)
     if study is not None:
         url_path(study)
+    policy = policy or Policy()
+    service = None
+    if registrar is not None or registrar_token is not None:
+        service = RegistrarService.of(registrar, registrar_token, policy, url)
     run = _DeviceRun(
         url,
         histogram,
         collection,
-        policy or Policy(),
+        policy,
         device_state,
         token,
+        service,
         enrolment_signer,
         DEFAULT_PATIENCE_SECONDS if patience is None else patience,
         patience_for_first_round(wait) if patience is None else patience,
@@ -207,6 +219,7 @@ class _DeviceRun:
     policy: Policy
     device_state: DeviceState
     token: str | None = field(repr=False)
+    registrar: RegistrarService | None
     enrolment_signer: EnrolmentSigner | None
     patience: float
     first_patience: float
@@ -288,9 +301,7 @@ class _DeviceRun:
         identity = self.device_state.identity(self.url, study)
 
         async def enrol(plan: AnyPlan) -> bytes:
-            assert plan.registry is not None, "a committee of volunteers has a registrar"
-            assert self.enrolment_signer is not None, "`take_part` requires it"
-            return await self.enrolment_signer(plan.registry, identity.public)
+            return await self._enrolment(plan, identity.public)
 
         journal = await asyncio.to_thread(self.device_state.member_journal)
         try:
@@ -369,9 +380,7 @@ class _DeviceRun:
         if scope is None:
             ticket = await self._ensure_enrolled(transport, None)
         identity = self.device_state.identity(self.url, scope)
-        enrolment = b""
-        if plan.registry is not None and self.enrolment_signer is not None:
-            enrolment = await self.enrolment_signer(plan.registry, identity.public)
+        enrolment = await self._enrolment(plan, identity.public)
         contribution = await asyncio.to_thread(
             make_contribution,
             plan.question,
@@ -380,6 +389,17 @@ class _DeviceRun:
             max_copies(self.policy, plan),
         )
         return StudyDevice(identity, contribution, self.journal, enrolment, ticket, self.collection)
+
+    async def _enrolment(self, plan: AnyPlan, identity: bytes) -> bytes:
+        """Return the signature of the plan's registrar under `identity`, empty without one."""
+        registry = plan.registry
+        if registry is None:
+            return b""
+        if self.registrar is not None:
+            return await self.registrar.sign(plan, identity, self.first_patience)
+        if self.enrolment_signer is not None:
+            return await self.enrolment_signer(registry, identity)
+        return b""
 
     async def _ensure_enrolled(self, transport: Transport, study: str | None) -> str:
         """Register the device's identity in `study` if a token is given; return its credential.

@@ -326,6 +326,22 @@ class EnrolmentRequest(PublicModel):
     signature: Hex64
 
 
+class SignatureRequest(PublicModel):
+    """A device's request to its registrar, with its identity for a study and all of its terms."""
+
+    study: Id
+    question: AnyQuestion
+    terms: Terms
+    rounds: RoundCount
+    identity: Hex32
+
+
+class SignatureAnswer(PublicModel):
+    """The registrar's signature under an identity: its enrolment."""
+
+    signature: Hex64
+
+
 class AuditRecord(PublicModel):
     """One action of an actor on a subject, and its outcome: done, or refused."""
 
