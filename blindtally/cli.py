@@ -36,8 +36,7 @@ COMMANDS = {
     "restore": "Restore a SQLite database from a backup, while no service has it.",
     "clock": "Show the clock of a service, and the time by which it deletes old rows.",
     "fleet": "Let simulated devices take part in a study, round after round, until it is over.",
-    "registrar": "Make the key of a registrar, and print its public half for a study's terms.",
-    "seat": "Draw which devices share a cohort, in all rounds that name a registrar, until Ctrl-C.",
+    "registrar": "The registrar, which signs the identities of real devices and seats rounds.",
     "member": "Serve as a member of committees that open one-shot sums, until Ctrl-C.",
     "simulate": "Simulate a study over a data file and compare its answer with the truth.",
     "params": "Compute the secure parameters of a sum, and its cost to devices and server.",
@@ -56,7 +55,6 @@ _MODULES = {
     "tokens": "blindtally.commands.credentials_and_audit",
     "audit": "blindtally.commands.credentials_and_audit",
     "restore": "blindtally.commands.backup",
-    "seat": "blindtally.commands.registrar",
     "simulate": "blindtally.simulate.command",
 }
 # The extra that brings what a command needs.
@@ -65,6 +63,7 @@ _EXTRAS = {
     "doctor": "server",
     "serve": "server",
     "member": "server",
+    "registrar": "server",
     "keys": "server",
     "tokens": "server",
     "audit": "server",

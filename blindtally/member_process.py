@@ -1,23 +1,15 @@
 """Process of a committee's member: its rounds at one service, and its status page.
 
-    GET /healthz  200 if the service showed its rounds within the last minute, 503 otherwise
-    GET /metrics  steps by phase, refused rounds, and the time of the last contact (Prometheus)
-
-The status page needs no credential and shows nothing about devices. Without a port there is none.
+Its metrics are steps by phase, refused rounds, and the time of the last contact.
 """
 
-import asyncio
 from collections.abc import Callable
 from typing import Final
 
-import uvicorn
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
 
+from blindtally.status_page import page_server, run_together, status_routes
 from client.committee.member import CommitteeMember
 from client.http.transport import Transport, http_client
 from protocol.api.messages import CommitteeRound
@@ -64,17 +56,10 @@ class MemberStatus:
 
     def app(self) -> Starlette:
         """Return the status page."""
-        return Starlette(
-            routes=[Route("/healthz", self._show_health), Route("/metrics", self._show_metrics)]
-        )
+        return Starlette(routes=status_routes(self._registry, self._fault))
 
-    async def _show_health(self, _request: Request) -> Response:
-        if self.is_healthy:
-            return PlainTextResponse("ok\n")
-        return PlainTextResponse("the service does not show its rounds\n", 503)
-
-    async def _show_metrics(self, _request: Request) -> Response:
-        return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)
+    def _fault(self) -> str:
+        return "" if self.is_healthy else "the service does not show its rounds"
 
 
 async def run_member(
@@ -97,19 +82,6 @@ async def run_member(
         log(pending, refusal)
 
     async with http_client(url) as http:
-        serving = asyncio.create_task(member.serve(Transport(http), api_key, report))
-        if status_port is None:
-            await serving
-            return
-        config = uvicorn.Config(
-            status.app(), status_host, status_port, log_level="warning", access_log=False
-        )
-        page = asyncio.create_task(uvicorn.Server(config).serve())
-        try:
-            done, _ = await asyncio.wait((serving, page), return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in (serving, page):
-                task.cancel()
-            await asyncio.gather(serving, page, return_exceptions=True)
+        serving = member.serve(Transport(http), api_key, report)
+        page = None if status_port is None else page_server(status.app(), status_host, status_port)
+        await run_together(serving, page)

@@ -41,7 +41,8 @@ def create_key_file(path: Path, owner: KeyOwner = "registrar") -> Identity:
             os.fsync(file.fileno())
             undo.pop_all()
     except FileExistsError:
-        advice = "--show prints a key's public half"
+        shows = "registrar show" if owner == "registrar" else "member --show"
+        advice = f"`blindtally {shows}` prints its public half"
         raise KeyFileError(f"{path} exists and is not overwritten; {advice}") from None
     except OSError as error:
         raise KeyFileError(f"cannot make {path}: {error.strerror}") from None

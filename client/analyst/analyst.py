@@ -347,11 +347,11 @@ class Analyst:
 
         Either `terms` has all sizes, or `devices` is the largest number of devices in a round; they
         form `cohorts` cohorts, by default of at most 1,000 devices each, and `registrar` is the
-        public key of the registrar that enrols them; it must run `blindtally seat` if there are
-        several cohorts. Devices with default settings refuse a sum without a registrar. With the
-        public keys of operators as `committee`, each device sends one message, and all devices form
-        one cohort; the operators must run `blindtally member`. With `VolunteerTerms`, the registrar
-        draws the committee from devices, in `blindtally seat`. The study ends early if the expected
+        public key of the registrar that enrols them; it must run `blindtally registrar serve` if
+        there are several cohorts. Devices with default settings refuse a sum without a registrar.
+        With the public keys of operators as `committee`, each device sends one message, and all
+        devices form one cohort; the operators must run `blindtally member`. With `VolunteerTerms`,
+        the registrar draws the committee from devices. The study ends early if the expected
         precision and recall of its list reach `stop_at`. Calls with the same `key` within a day,
         also from other processes, create one study. Without a `key`, only the repetitions of this
         call do. If the question has the words "auto", a simulation chooses them, in some seconds or

@@ -65,7 +65,7 @@ _ACTION_OF_PHASE = {
 _NOT_SEATED_REASONS = {
     phase: (
         f"the study's registrar did not {action} in time: it must run "
-        "`blindtally seat` with its key and the URL of this service"
+        "`blindtally registrar serve` with its key and the URL of this service"
     )
     for phase, action in (
         (Phase.SEATING, "divide the joiners into cohorts"),

@@ -98,7 +98,10 @@ ARGUMENT_LISTS: Final[dict[tuple[str, ...], list[list[str]]]] = {
     ("plan", "reports"): [["--devices", "20", "--epsilon", "3", "--goal", TEXT]],
     ("plan", "release"): [["--devices", "20", "--epsilon", "3", "--json", NO_FILE]],
     ("doctor",): [["--database", "sqlite:///{folder}/x.db", "--port", "0"]],
-    ("registrar",): [[NO_FILE]],
+    ("registrar", "create"): [[NO_FILE]],
+    ("registrar", "show"): [[NO_FILE]],
+    ("registrar", "allow"): [[NO_FILE, NO_FILE], ["{folder}/r.key", NO_FILE]],
+    ("registrar", "tokens"): [[NO_FILE]],
     ("simulate",): [
         ["tracked", "--data", "{data}", "--devices", "20", "--threshold", "5", "--words", "9000"],
         ["krr", "--data", "{data}", "--devices", "200", "--epsilon", "3"],
@@ -113,7 +116,7 @@ PROCESS_ARGUMENTS: Final[dict[tuple[str, ...], list[str]]] = {
     ("demo",): ["--data", "{data}", "--devices", "12", "--rounds", "1", "--out", "{folder}/demo"],
     ("serve",): ["--port", "{port}", "--database", "sqlite:///{folder}/s.db"],
     ("member",): ["{folder}/m.key", "--create", "--url", URL],
-    ("seat",): ["{folder}/r2.key", "--url", URL],
+    ("registrar", "serve"): ["{folder}/r2.key", "--url", URL],
 }
 
 
@@ -316,9 +319,9 @@ def test_no_code_of_a_stranger_reaches_the_terminal_of_a_process(
     command: tuple[str, ...], places: dict[str, str]
 ) -> None:
     terminal = PseudoTerminal()
-    if command == ("seat",):
+    if command == ("registrar", "serve"):
         subprocess.run(
-            [*COMMAND_PREFIX, "registrar", f"{places['folder']}/r2.key"],
+            [*COMMAND_PREFIX, "registrar", "create", f"{places['folder']}/r2.key"],
             check=True,
             capture_output=True,
         )

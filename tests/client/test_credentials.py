@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from blindtally.cli import app
 from blindtally.console.errors import parse_public_keys
+from blindtally.demo.server_process import free_port
 from client.analyst.analyst import Analyst
 from client.analyst.async_analyst import AsyncAnalyst
 from client.committee.member import CommitteeMember
@@ -174,7 +175,7 @@ def member(url: str, secret: str, _folder: Path) -> None:
     asyncio.run(serve())
 
 
-_MAKE_KEY = {"seat": ["registrar"], "member": ["member", "--new"]}
+_MAKE_KEY = {"registrar": ["registrar", "create"], "member": ["member", "--new"]}
 
 
 def _command(*arguments: str) -> Callable[[str, str, Path], None]:
@@ -184,7 +185,8 @@ def _command(*arguments: str) -> Callable[[str, str, Path], None]:
         made = folder / "a.key"
         if arguments[0] in _MAKE_KEY and not made.exists():
             CliRunner().invoke(app, [*_MAKE_KEY[arguments[0]], str(made)])
-        asked = [each.format(url=url, secret=secret, file=made) for each in arguments]
+        places = {"url": url, "file": made, "port": free_port()}
+        asked = [each.format(secret=secret, **places) for each in arguments]
         result = CliRunner().invoke(app, asked, env={"BLINDTALLY_API_KEY": secret})
         sys.stdout.write(result.output)
         assert result.exit_code in (1, 2), result.output
@@ -206,7 +208,7 @@ DOORS: dict[str, Callable[[str, str, Path], None]] = {
     "studies": _command("studies", "list", "--url", "{url}", "--key", "{secret}"),
     "query": _command("query", "s", "--url", "{url}"),
     "fleet": _command("fleet", "--study", "s", "--url", "{url}", "--token", "{secret}"),
-    "seat": _command("seat", "{file}", "--url", "{url}"),
+    "seat": _command("registrar", "serve", "{file}", "--url", "{url}", "--port", "{port}"),
     "member": _command("member", "{file}", "--url", "{url}"),
     "settings": lambda _url, secret, _folder: str(Settings(initial_api_key=secret)),
     "client secret": lambda _url, secret, _folder: str(Settings(oidc_client_secret=secret)),
@@ -379,7 +381,12 @@ def test_a_refused_address_shows_no_password(
         with pytest.raises(ValueError, match=r"address|host") as refusal:
             use(address)
         assert SECRET not in chained(refusal.value)
-    for command in (["studies", "list"], ["fleet"], ["seat", "a.key"], ["member", "a.key"]):
+    for command in (
+        ["studies", "list"],
+        ["fleet"],
+        ["registrar", "serve", "a.key"],
+        ["member", "a.key"],
+    ):
         if isinstance(address, str):
             sys.stdout.write(CliRunner().invoke(app, [*command, "--url", address]).output)
     assert SECRET not in "".join(capfd.readouterr())
@@ -411,7 +418,7 @@ def test_a_password_of_an_address_is_in_no_log(url: str, caplog: pytest.LogCaptu
 def test_a_secret_key_that_is_pasted_as_a_public_one_is_not_shown(
     use: Callable[[str], object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    CliRunner().invoke(app, ["registrar", str(tmp_path / "a.key")])
+    CliRunner().invoke(app, ["registrar", "create", str(tmp_path / "a.key")])
     content = (tmp_path / "a.key").read_text()
     with pytest.raises((ValueError, Exit)) as refusal:
         use(content)

@@ -155,7 +155,7 @@ async def test_a_round_fails_if_nobody_seats_it_in_time(served: Served) -> None:
     study, devices = await joined(served)
     assert await served.pass_phase(study) == "failed"
     (lobby,) = (await served.until_closed(study)).cohorts
-    assert "blindtally seat" in str(lobby.failure)
+    assert "blindtally registrar serve" in str(lobby.failure)
     assert (await devices[0].get("roster")).status_code == 410
 
 

@@ -46,7 +46,7 @@ QUESTION_FORMS: Final[Mapping[str, StudyForm]] = {
 NAME_FIELD: Final = FormField("name", "Name", "", "text", "Shown in the list of studies.")
 _REGISTRAR: Final = FormField(
     "terms.registrar", "Registrar", "", "text",
-    "Public key, 64 hexadecimal digits: blindtally registrar FILE --show prints it. Devices "
+    "Public key, 64 hexadecimal digits: blindtally registrar show FILE prints it. Devices "
     "with default settings refuse a sum without a registrar.",
     is_optional=True,
 )  # fmt: skip
@@ -80,7 +80,7 @@ REPORT_TERMS_FIELDS: Final = (  # a report needs no other devices, and so no coh
     ),
     replace(
         _REGISTRAR,
-        hint="Public key, 64 hexadecimal digits: blindtally registrar FILE --show prints it. Only "
+        hint="Public key, 64 hexadecimal digits: blindtally registrar show FILE prints it. Only "
         "devices that it enrolled may then send a report.",
     ),
 )  # fmt: skip

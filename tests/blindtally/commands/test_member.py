@@ -78,7 +78,7 @@ def test_wrong_files_and_keys_are_named(key: Path, tmp_path: Path) -> None:
     again = RUN.invoke(app, ["member", str(key), "--new"])
     assert (again.exit_code, "is not overwritten" in again.stderr) == (2, True)
     registrar = tmp_path / "registrar.key"
-    RUN.invoke(app, ["registrar", str(registrar)])
+    RUN.invoke(app, ["registrar", "create", str(registrar)])
     other = RUN.invoke(app, ["member", str(registrar)])
     assert (other.exit_code, "holds no member's key" in other.stderr) == (2, True)
     wrong = RUN.invoke(app, ["member", str(key), "--registrar", "xyz"])

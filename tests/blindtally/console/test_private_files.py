@@ -52,11 +52,14 @@ def running(folder: Path, words: Sequence[str], made: str) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_usual_umask")
-def test_no_file_that_a_command_makes_can_be_read_by_other_users(tmp_path: Path) -> None:
+def test_no_file_that_a_command_makes_can_be_read_by_other_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     rows = "\n".join(f"{number},1" for number in range(20))
     (tmp_path / "numbers.csv").write_text(f"number,count\n{rows}\n")
     for words in (
-        ("registrar", "registrar.key"),
+        ("registrar", "create", "registrar.key"),
         ("member", "member.key", "--new"),
         ("keys", "create", "analysts", "--json", "key.json"),
         ("params", "--devices", "100", "--json", "params.json"),
@@ -71,7 +74,9 @@ def test_no_file_that_a_command_makes_can_be_read_by_other_users(tmp_path: Path)
     url = f"http://127.0.0.1:{port}"
     with (
         running(tmp_path, ("serve", "--open", "--port", port), "blindtally.db-shm"),
-        running(tmp_path, ("seat", "registrar.key", "--url", url), "registrar.key.draws"),
+        running(
+            tmp_path, ("registrar", "serve", "registrar.key", "--url", url), "registrar.key.draws"
+        ),
         running(tmp_path, ("member", "member.key", *PUBLIC, "--url", url), "member.pub"),
     ):
         small = ("--devices", "12", "--rounds", "1", "--min-cohort", "5", "--json", "fleet.json")
@@ -84,9 +89,9 @@ def test_no_file_that_a_command_makes_can_be_read_by_other_users(tmp_path: Path)
         }
     assert {
         "blindtally.db", "blindtally.db-wal", "blindtally.db-shm", "backup.db", "registrar.key",
-        "registrar.key.draws", "member.key", "member.key.journal", "key.json", "device",
-        "device/secret", "device/lock", "device/committees", "demo", "demo/blindtally.db",
-        "demo/server.log", "demo/results.json", "fleet.key", "restored.db",
+        "registrar.key.draws", "registrar.key.enrolments", "member.key", "member.key.journal",
+        "key.json", "device", "device/secret", "device/lock", "device/committees", "demo",
+        "demo/blindtally.db", "demo/server.log", "demo/results.json", "fleet.key", "restored.db",
     } <= set(modes)  # fmt: skip
     shared = {name: mode for name, mode in modes.items() if mode not in ("0o600", "0o700")}
     assert shared == dict.fromkeys(RESULTS, "0o644")
@@ -94,10 +99,12 @@ def test_no_file_that_a_command_makes_can_be_read_by_other_users(tmp_path: Path)
 
 @pytest.mark.usefixtures("_usual_umask")
 def test_a_key_that_others_may_read_is_named(tmp_path: Path) -> None:
-    subprocess.run(command("registrar", "a.key"), cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run(
+        command("registrar", "create", "a.key"), cwd=tmp_path, check=True, capture_output=True
+    )
     (tmp_path / "a.key").chmod(0o644)
     with subprocess.Popen(
-        command("seat", "a.key", "--url", "http://127.0.0.1:9"),
+        command("registrar", "serve", "a.key", "--url", "http://127.0.0.1:9"),
         cwd=tmp_path,
         stderr=subprocess.PIPE,
     ) as process:

@@ -54,7 +54,13 @@ def test_wrong_data_and_options_are_wrong_use_and_no_failure_of_the_service() ->
 
 @pytest.mark.parametrize(
     "command",
-    [("query", "s"), ("studies", "list"), ("seat", "a.key"), ("member", "a.key"), ("fleet",)],
+    [
+        ("query", "s"),
+        ("studies", "list"),
+        ("registrar", "serve", "a.key"),
+        ("member", "a.key"),
+        ("fleet",),
+    ],
 )
 def test_a_wrong_address_is_wrong_use_of_its_option(command: tuple[str, ...]) -> None:
     result = CliRunner().invoke(app, [*command, "--url", "here"])

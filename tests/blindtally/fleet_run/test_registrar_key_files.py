@@ -28,19 +28,19 @@ def registrar(*arguments: object) -> Result:
 
 def test_a_key_is_made_and_its_public_half_is_shown_for_a_studys_terms(tmp_path: Path) -> None:
     path = tmp_path / "registrar.key"
-    run = registrar(path)
+    run = registrar("create", path)
     assert run.exit_code == 0, run.output
     public = run.stdout.strip()
     assert Terms(cohort_size=10, minimum=8, registrar=public).registrar == public
     assert load_key_file(path).public.hex() == public
-    assert registrar("--show", path).stdout.strip() == public
+    assert registrar("show", path).stdout.strip() == public
 
 
 def test_the_secret_half_is_in_the_file_and_nowhere_else(tmp_path: Path) -> None:
     path = tmp_path / "registrar.key"
     before = os.umask(0)
     try:
-        run = registrar(path)
+        run = registrar("create", path)
     finally:
         os.umask(before)
     assert path.stat().st_mode & 0o777 == 0o600
@@ -86,14 +86,14 @@ def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "registrar.key"
     create_key_file(path)
     before = path.read_bytes()
-    run = registrar(path)
+    run = registrar("create", path)
     assert run.exit_code == 2
     assert "not overwritten" in run.stderr
     assert path.read_bytes() == before
 
 
 def test_a_key_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
-    run = registrar(tmp_path / "missing" / "registrar.key")
+    run = registrar("create", tmp_path / "missing" / "registrar.key")
     assert run.exit_code == 2
     assert "cannot make" in run.stderr
 
@@ -131,6 +131,6 @@ def test_a_study_of_reports_needs_no_registrar_and_a_sum_does(tmp_path: Path) ->
 
 
 def test_a_missing_file_is_reported(tmp_path: Path) -> None:
-    run = registrar("--show", tmp_path / "nowhere")
+    run = registrar("show", tmp_path / "nowhere")
     assert run.exit_code == 2
     assert "nowhere" in run.stderr
