@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module, metadata
 from io import TextIOWrapper
+from keyword import iskeyword
 from traceback import clear_frames
 from typing import Annotated, Any, cast
 
@@ -28,6 +29,7 @@ import_own(["server"])  # as `blindtally` does for the packages of analysts and 
 # The first sentence of each command's help, which is listed without importing the command.
 COMMANDS = {
     "demo": "Find what is common among simulated devices, over a real server on this machine.",
+    "try": "Ask your own file: each user in it is a simulated device of a study on this machine.",
     "serve": "Serve studies to analysts and devices, until Ctrl-C.",
     "keys": "API keys of operators and analysts.",
     "tokens": "Enrolment tokens, which admit devices.",
@@ -51,6 +53,7 @@ COMMANDS = {
 # Modules of the commands that are not in their own module of `blindtally.commands`.
 _MODULES = {
     "demo": "blindtally.demo.command",
+    "try": "blindtally.demo.command",
     "keys": "blindtally.commands.credentials_and_audit",
     "tokens": "blindtally.commands.credentials_and_audit",
     "audit": "blindtally.commands.credentials_and_audit",
@@ -60,6 +63,7 @@ _MODULES = {
 # The extra that brings what a command needs.
 _EXTRAS = {
     "demo": "demo",
+    "try": "demo",
     "doctor": "server",
     "serve": "server",
     "member": "server",
@@ -181,7 +185,7 @@ def _missing_part(command: str, error: ModuleNotFoundError) -> typer.Exit:
 
 def load_command(name: str) -> TyperCommand | TyperGroup:
     module = import_module(_MODULES.get(name, f"blindtally.commands.{name}"))
-    target = getattr(module, name)
+    target = getattr(module, f"{name}_file" if iskeyword(name) else name)
     if isinstance(target, typer.Typer):  # a group of subcommands
         group = cast("TyperGroup", typer.main.get_command(target))
         for command in (group, *group.commands.values()):

@@ -47,6 +47,7 @@ SERVICE_COMMANDS = (
     "studies",
     "fleet",
     "demo",
+    "try",
     "privacy",
     "query",
     "changes",
@@ -225,8 +226,8 @@ def test_the_sdk_page_is_one_program(
 def test_the_documents_state_one_probability_for_a_study() -> None:
     """Add the draws of holders that a device makes in a study, and the draw of seats."""
     probability = (MAX_SHARINGS + 1) * 2.0**-MIN_SIGMA
-    for page in ("README.md", "docs/threat-model.md", "docs/security-proof.md"):
+    for page in ("docs/comparison.md", "docs/threat-model.md", "docs/security-proof.md"):
         text = (ROOT / page).read_text(encoding="utf-8")
         assert f"2^{math.log2(probability):.0f}" in text
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert f"2^-{MIN_SIGMA}" not in readme
+    comparison = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
+    assert f"2^-{MIN_SIGMA}" not in comparison

@@ -70,6 +70,13 @@ class ColumnError(ValueError):
     """The columns of items, users and counts cannot be told apart, or one does not exist."""
 
 
+class UnclearColumnsError(ColumnError):
+    """Several readings are plausible; `find_columns` adds the names, and some cells of each."""
+
+    header: Sequence[str] = ()
+    cells: Sequence[Sequence[str]] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Columns:
     """Places of the columns; without `user`, each row is a device if it has no count.
@@ -126,8 +133,10 @@ def find_columns(
         columns = _recognised(places, header, cells)
         recognised = columns.used - set(places.values())
         numbers = [header[place] for place in recognised if header[place] in numbers]
-    except ColumnError:
+    except ColumnError as error:
         if not numbers:
+            if isinstance(error, UnclearColumnsError):
+                error.header, error.cells = header, cells
             raise
     if numbers:
         raise ColumnError(
@@ -137,6 +146,11 @@ def find_columns(
     if "item" not in named:
         _refuse_lists(columns, header[columns.item], cells[columns.item])
     return columns
+
+
+def is_attribute(name: str) -> bool:
+    """Return whether a column with this name has dates, prices and so on, and no users."""
+    return _ATTRIBUTE.fullmatch(_words(name)[-1]) is not None
 
 
 def _plain(name: str) -> str:
@@ -193,7 +207,7 @@ def _recognised(
         for place in free:
             if _may_have_counts(header[place], cells[place]):
                 raise _unclear("count", header, *counts, place)
-    others = [place for place in free if not _ATTRIBUTE.fullmatch(_words(header[place])[-1])]
+    others = [place for place in free if not is_attribute(header[place])]
     return Columns(item, user, count, () if "user" in places else tuple(others))
 
 
@@ -282,7 +296,7 @@ def _is_other(name: str) -> bool:
     return any(names.fullmatch(_words(name)[-1]) for names in (_ATTRIBUTE, _IDENTIFIER))
 
 
-def _unclear(role: Role, header: Sequence[str], *places: int) -> ColumnError:
+def _unclear(role: Role, header: Sequence[str], *places: int) -> UnclearColumnsError:
     listed = ", ".join(repr(name) for name in header)
     if len(places) == 1:
         fault = f"column {header[places[0]]!r} may be the count of the item, or another number"
@@ -292,4 +306,4 @@ def _unclear(role: Role, header: Sequence[str], *places: int) -> ColumnError:
         fault = "no name of a column stands for users or for counts"
     else:
         fault = f"no name of a column stands for {role}s"
-    return ColumnError(f"{fault}; the columns are {listed}. {_ADVICE}")
+    return UnclearColumnsError(f"{fault}; the columns are {listed}. {_ADVICE}")

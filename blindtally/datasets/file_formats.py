@@ -53,6 +53,10 @@ _BYTE_ORDER_MARKS: Final = {  # UTF-32 first, because its mark begins with one o
 }
 
 
+class NotUtf8Error(DataError):
+    """A text without a byte order mark is not UTF-8."""
+
+
 def bundled_datasets() -> list[str]:
     names = sorted(file.name for file in _BUNDLED.iterdir())
     return [name.removesuffix(_BUNDLED_SUFFIX) for name in names if name.endswith(_BUNDLED_SUFFIX)]
@@ -93,13 +97,17 @@ def is_parquet(unpacked: io.BufferedReader) -> bool:
     return unpacked.peek(_SAMPLE_BYTES).startswith(_PARQUET_START)
 
 
-def text_lines(path: Path, unpacked: io.BufferedReader) -> Generator[str]:
+def text_lines(
+    path: Path, unpacked: io.BufferedReader, encoding: str | None = None
+) -> Generator[str]:
     """Yield lines with their ends, as the csv module needs them for a quoted cell.
+
+    Without an `encoding` it is recognised.
 
     Raises:
         DataError: if one is too long to be a line.
     """
-    encoding = _encoding_of(unpacked.peek(_SAMPLE_BYTES)[:_SAMPLE_BYTES])
+    encoding = encoding or _encoding_of(unpacked.peek(_SAMPLE_BYTES)[:_SAMPLE_BYTES])
     text, number = io.TextIOWrapper(unpacked, encoding, newline=""), 0
     try:
         while line := text.readline(_MAX_LINE_LENGTH + 1):
@@ -112,7 +120,7 @@ def text_lines(path: Path, unpacked: io.BufferedReader) -> Generator[str]:
             raise DataError(path, f"is not whole {encoding.upper()} text") from None
         place = _first_undecodable_line(path) if path.is_file() else None
         advice = "save it as CSV in UTF-8, or convert it, as iconv -f WINDOWS-1252 -t UTF-8 does"
-        raise DataError(path, f"is not UTF-8 text: {advice}", place) from None
+        raise NotUtf8Error(path, f"is not UTF-8 text: {advice}", place) from None
     finally:
         text.detach()  # the caller closes the file
 

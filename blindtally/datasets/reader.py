@@ -83,10 +83,13 @@ def too_few_devices_message(path: Path, devices: int) -> str:
     )
 
 
-def read_dataset(path: Path, column: str | None = None) -> tuple[Dataset, ReadingReport]:
+def read_dataset(
+    path: Path, column: str | None = None, encoding: str | None = None
+) -> tuple[Dataset, ReadingReport]:
     """Return the data in the file at `path`, and a report on its reading.
 
-    `column` names the column of items, or several columns (`columns.named_columns`).
+    `column` names the column of items, or several columns (`columns.named_columns`). Without an
+    `encoding` it is recognised.
 
     Raises:
         DataError: if the file or a column does not exist, no item is in it, a line is malformed, or
@@ -98,7 +101,7 @@ def read_dataset(path: Path, column: str | None = None) -> tuple[Dataset, Readin
             if is_parquet(file):
                 dataset = _read_table(parquet_table(path, file, column), report)
             else:
-                with closing(text_lines(path, file)) as lines:
+                with closing(text_lines(path, file, encoding)) as lines:
                     dataset = read_text(lines, report)
     except (EOFError, zlib.error, lzma.LZMAError):
         raise DataError(path, "is compressed, and is cut off or damaged") from None
@@ -156,6 +159,7 @@ def _read_baskets(lines: Iterator[str], report: ReadingReport) -> DeviceHistogra
     report.meaning = "each line is a device, its items separated by blanks"
     name = start[0].strip()
     if role_of(name) is not None:
+        report.heads_one_column = True
         advice = f"if it is a header, add --column {name}"
         report.notes.append(f"{name!r} in line 1 counts as an item: {advice}")
     return DeviceHistograms.of(_baskets(chain(start, lines), report))

@@ -32,6 +32,7 @@ class ReadingReport:
     rows: int = 0
     left_out: dict[str, tuple[int, int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    heads_one_column: bool = False  # the first line may be the name of the only column
 
     def leave_out(self, reason: str, line: int) -> None:
         count, first = self.left_out.get(reason, (0, line))

@@ -137,7 +137,7 @@ def _find_columns(
     try:
         return find_columns(header, sample, choice)
     except ColumnError as error:
-        raise DataError(path, str(error), line) from None
+        raise DataError(path, str(error), line) from error
 
 
 def _even_rows(reader: "Reader", header: list[str], form: str, report: ReadingReport) -> Rows:

@@ -1,27 +1,26 @@
-"""A run of the demo: its server, its fleet, and its files."""
+"""A run of the demo or of a trial: its study, its files, and the page that stays."""
 
 import os
+import shutil
 import sys
 import time
-from dataclasses import replace
-from datetime import datetime
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-
-import typer
 
 from blindtally.console.errors import exit_with_error
 from blindtally.console.output_files import write_json
 from blindtally.console.service_connection import service_error_exit
 from blindtally.console.terminal import Terminal, print_line
-from blindtally.demo.server_process import ServerDownError, ServerProcess, StoppedBySignalError
+from blindtally.demo.server_process import ServerDownError, ServerProcess
+from blindtally.fleet_run.answer_sentence import answer_sentences
 from blindtally.fleet_run.fleet_setup import FleetSetup, usable_processors
 from blindtally.fleet_run.results import InexactSumError, StudyResults, summarize_study
 from blindtally.fleet_run.run_on_terminal import open_shard_pool
 from blindtally.fleet_run.screen import Screen, print_results
 from blindtally.fleet_run.study_run import StudyObservers, create_study, run_fleet
-from blindtally.fleet_run.study_status import report_status
+from blindtally.fleet_run.study_status import study_url
 from client.analyst.analyst import Analyst
 from client.errors import ServiceError, ServiceUnreachableError
 from client.fleet.fleet import NobodyEnteredError
@@ -29,119 +28,107 @@ from client.fleet.shards import LostWorkersError
 from client.process_files import OpenFilesError
 
 _MAX_WORKERS: Final = 2  # processes of devices; the server is another one
+_CHECK_SECONDS: Final = 0.2  # between two checks that the server of a page runs
 
 
-def run_demo(
-    console: Terminal, folder: Path, setup: FleetSetup, settings: dict[str, Any]
-) -> StudyResults:
-    """Return the results, or report the failure and the files that are kept."""
-    service = ServerProcess(folder)
-    try:
-        console.print(
-            f"starting a server: {service.url}/ shows the study when it is ready; all files are "
-            f"kept in {folder}/",
-            style="dim",
-            soft_wrap=True,
-        )
-        with service.handling_signals(), service, Screen(console, setup.rounds) as screen:
-            screen.print_line(f"ready; the key for its page: {service.key}")
-            config = replace(setup.fleet_config, api_key=service.key, token=service.token)
-            return _run_study(service, screen, replace(setup, fleet_config=config), settings)
-    except (KeyboardInterrupt, StoppedBySignalError) as stop:
-        print_line(err=True)
-        print_line(f"stopped. Kept: {service.database}, {service.log}", err=True)
-        raise typer.Exit(stop.code if isinstance(stop, StoppedBySignalError) else 130) from None
-    except InexactSumError as error:
-        raise exit_with_error(
-            f"A SUM IS WRONG: {error}; please report this, with the folder {folder}/", code=1
-        ) from None
-    except ServerDownError as error:
-        end = service_error_exit(error)
-        for line in error.__notes__:
-            print_line(f"    {line}", err=True)
-        raise end from None
-    except (
-        ServiceError,
-        NobodyEnteredError,
-        ServiceUnreachableError,
-        LostWorkersError,
-        OpenFilesError,
-    ) as error:
-        raise service_error_exit(error) from None
+@dataclass(frozen=True, slots=True)
+class DemoRun:
+    """A study on the launched `service`, whose files are in `folder`; its page may stay."""
 
+    console: Terminal
+    service: ServerProcess
+    folder: Path
+    settings: dict[str, Any]
+    json_path: str | None
+    stays: bool
+    is_kept: bool  # the folder, after the run
 
-def _run_study(
-    service: ServerProcess, screen: Screen, setup: FleetSetup, settings: dict[str, Any]
-) -> StudyResults:
-    """Return the results of a new study, whose devices run in a process for each processor."""
-    began = time.monotonic()
-    with (
-        open_shard_pool(min(_MAX_WORKERS, usable_processors()), None) as workers,
-        Analyst(service.url, service.key) as analyst,
-    ):
+    def play(self, make_setup: Callable[[], FleetSetup]) -> None:
+        """Run the study, and print and write its results; keep its page until Ctrl-C if it stays.
+
+        Raises:
+            typer.Exit: if no such study can exist, or the run fails or is stopped.
+        """
+        try:
+            setup = make_setup()
+        except (ValueError, OSError) as error:
+            self.service.kill()
+            shutil.rmtree(self.folder)  # it was empty before
+            raise exit_with_error(error) from None
+        try:
+            self.service.wait_until_ready()
+            with Analyst(self.service.url) as analyst:
+                results = self._run_study(analyst, setup)
+            write_json(str(self.folder / "results.json"), results.as_json(), is_secret=True)
+            write_json(self.json_path, results.as_json())
+            print_results(self.console, results)
+            if self.stays:
+                self._keep_page(study_url(self.service.url, results.study))
+            else:
+                self.service.stop()
+                self._print_files()
+        except InexactSumError as error:
+            raise exit_with_error(
+                f"A SUM IS WRONG: {error}; please report this, with a run that has --out", code=1
+            ) from None
+        except ServerDownError as error:
+            end = service_error_exit(error)
+            for line in error.__notes__:
+                print_line(f"    {line}", err=True)
+            raise end from None
+        except (
+            ServiceError,
+            NobodyEnteredError,
+            ServiceUnreachableError,
+            LostWorkersError,
+            OpenFilesError,
+        ) as error:
+            raise service_error_exit(error) from None
+
+    def _run_study(self, analyst: Analyst, setup: FleetSetup) -> StudyResults:
+        """Return the results of a new study; its devices run in a process for each processor."""
+        began = time.monotonic()
         study = create_study(analyst, setup)
-        observers = StudyObservers(
-            screen.show_step,
-            screen.show_round,
-            service.check,
-            partial(
-                report_status,
-                service.url,
-                service.key,
-                study.id,
-                screen,
-                setup.fleet_config.patience,
-                has_steps=workers is None,
-            ),
-        )
-        played, rounds = run_fleet(service.url, study, setup, observers, workers)
+        url = self.service.url
+        self.console.print(f"Question: {setup.name}")
+        self.console.print(f"The study's page: {study_url(url, study.id)}", soft_wrap=True)
+        with (
+            Screen(self.console, setup.rounds) as screen,
+            open_shard_pool(min(_MAX_WORKERS, usable_processors()), None) as workers,
+        ):
+            observers = StudyObservers(screen.show_step, screen.show_round, self.service.check)
+            played, rounds = run_fleet(url, study, setup, observers, workers)
         rows = study.heavy_hitters()
-    seconds = time.monotonic() - began
-    return summarize_study(
-        study.view, rows, played, rounds=rounds, seconds=seconds, settings=settings
-    )
+        return summarize_study(
+            study.refresh(),
+            rows,
+            played,
+            rounds=rounds,
+            seconds=time.monotonic() - began,
+            settings=self.settings | {"reading": setup.reading.as_json()},
+            answer=answer_sentences(study, rows, rounds),
+        )
 
+    def _keep_page(self, url: str) -> None:
+        """Keep the server until Ctrl-C, which is the usual end.
 
-def write_results(
-    console: Terminal, folder: Path, results: StudyResults, json_path: str | None
-) -> None:
-    write_json(str(folder / "results.json"), results.as_json(), is_secret=True)
-    write_json(json_path, results.as_json())
-    print_results(console, results)
-    names = ", ".join(sorted(path.name for path in folder.iterdir()))
-    console.print()
-    console.print(f"in {folder}/: {names}", soft_wrap=True)
-    restart = f"the server has stopped; start it again: {_restart_command(folder)}"
-    console.print(restart, soft_wrap=True)
-    score = results.score
-    console.print(f"F1 {score.f1:.2f} (precision {score.precision:.2f}, recall {score.recall:.2f})")
-    console.print(_summary(results))
+        Raises:
+            StoppedBySignalError: after another signal.
+            ServerDownError: if the server ends.
+        """
+        self.console.print(f"The page stays until you press Ctrl-C: {url}", soft_wrap=True)
+        try:
+            while True:
+                self.service.check()
+                time.sleep(_CHECK_SECONDS)
+        except KeyboardInterrupt:
+            kept = f"all files are in {self.folder}/" if self.is_kept else "--out keeps its files"
+            self.console.print()
+            self.console.print(f"The server has stopped; {kept}.", soft_wrap=True)
 
-
-def _summary(results: StudyResults) -> str:
-    """Return two sentences: the number of heavy hitters, and the sums that the server saw."""
-    count = len(results.heavy_hitters)
-    items = "1 item that is" if count == 1 else f"{count} items that are"
-    sums = [each.participants for each in results.rounds if each.exact]
-    seen = f"{len(sums)} sums, each of {min(sums)} devices or more" if sums else "no sum"
-    if len(sums) == 1:
-        seen = f"one sum, of {sums[0]} devices"
-    return (
-        f"Found {items} held {results.threshold:g} times or more. "
-        f"The server saw {seen}; it could not see what any single device holds."
-    )
-
-
-def _restart_command(folder: Path) -> str:
-    program = Path(sys.argv[0])
-    named = os.path.relpath(program) if program.name == "blindtally" else "blindtally"
-    return f"{named} serve --open --database sqlite:///{folder / 'blindtally.db'}"
-
-
-def create_folder(out: Path | None) -> Path:
-    now = datetime.now().astimezone()
-    folder = out or Path(f"blindtally-demo-{now:%Y%m%d-%H%M%S}")
-    if folder.exists() and any(folder.iterdir()):
-        raise FileExistsError(f"{folder} is not empty: name another folder with --out")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    def _print_files(self) -> None:
+        program = Path(sys.argv[0])
+        named = os.path.relpath(program) if program.name == "blindtally" else "blindtally"
+        restart = f"{named} serve --open --database sqlite:///{self.service.database}"
+        self.console.print(f"All files are in {self.folder}/.", soft_wrap=True)
+        self.console.print(f"To open the page again: {restart}", soft_wrap=True)

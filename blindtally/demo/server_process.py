@@ -76,6 +76,11 @@ class ServerProcess:
             ServerDownError: if it ends, or is not ready in `START_SECONDS`.
             StoppedBySignalError: if a signal arrives before.
         """
+        self.launch()
+        self.wait_until_ready()
+
+    def launch(self) -> None:
+        """Start the process of the server, which is not ready yet."""
         if not self.is_open and self.key is None:
             self.key, self.token = create_first_credentials(self.database_url, "demo", MAX_DEVICES)
         command = [*COMMAND_PREFIX, "serve", *(["--open"] if self.is_open else [])]
@@ -88,6 +93,9 @@ class ServerProcess:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C reaches this process, which stops the server
             )
+
+    def wait_until_ready(self) -> None:
+        """Return once the launched server is ready; it stops if that fails, as in `start`."""
         deadline = time.monotonic() + START_SECONDS
         try:
             with httpx.Client(timeout=2.0, trust_env=False) as client:  # no proxy: this machine

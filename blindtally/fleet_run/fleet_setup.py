@@ -76,7 +76,10 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class FleetSetup:
-    """The question, its terms and goal, the fleet of devices with their items, and their source."""
+    """The question, its terms and goal, the fleet of devices with their items, and their source.
+
+    The study's `name` is the question in words.
+    """
 
     question: AnyQuestion
     terms: Terms
@@ -86,6 +89,7 @@ class FleetSetup:
     holdings: Sequence[Histogram]
     reading: ReadingReport
     stop_at: QualityGoal | None = None
+    name: str = "demo"
 
 
 def build_setup(
@@ -112,39 +116,77 @@ def build_setup(
     """
     population, report = data.read()
     domain = DOMAIN_NAME_ALPHABET if data.path is None else smallest_domain(population.items)
-    # A device that drops out of a one-shot sum sends nothing, so a round does not wait for it.
-    committee = _committee_of(operators, members)
-    size = devices - round(dropout * devices) if committee else devices
-    terms = Terms(
-        cohort_size=size,
-        minimum=max(3, devices // 2),
-        dropout=max(0.2, dropout + DROPOUT_MARGIN),
-        registrar=registrar.public.hex() if registrar else None,
-        sum="one-shot" if committee else "pairwise",
-        committee=committee,
-    )
+    config = FleetConfig(devices, dropout, seed, registrar=registrar, operators=operators)
+    terms = fleet_terms(config, members)
     fields = {
         "mechanism": DEFAULT_MECHANISM,
-        "threshold": threshold or max(5.0, round(devices * rounds * HEAVY_HITTER_SHARE)),
+        "threshold": threshold or default_threshold(devices * rounds),
         "contribution": contribution,
         "domain": domain,
     }
-    question = parse_question(fields | {"words": words or _words_for_table(fields, terms)})
-    # An impossible study must fail before a server is started.
-    plan = MECHANISMS[question.mechanism].first_plan(question, terms, "demo", rounds, Random(seed))
-    holdings = holdings_for_fleet(population, rounds, devices, contribution, seed)
+    question = parse_question(fields | {"words": words or words_for_table(fields, terms)})
+    setup = checked_setup(question, terms, rounds, config, population, report)
+    items = "web domains" if data.path is None else "items"
+    return replace(setup, name=question_about(items, question.threshold, devices * rounds))
+
+
+def question_about(items: str, threshold: float, devices: int) -> str:
+    return f"Which {items} do {threshold:g} or more of {devices:,} devices hold?"
+
+
+def default_threshold(devices: int) -> float:
+    """Return the threshold of a study that asks this number of devices in all rounds together."""
+    return max(5.0, round(devices * HEAVY_HITTER_SHARE))
+
+
+def fleet_terms(config: FleetConfig, members: Sequence[str] = ()) -> Terms:
+    """Return the terms of a round of this fleet, in one cohort; see `build_setup`."""
+    committee = _committee_of(config.operators, members)
+    # A device that drops out of a one-shot sum sends nothing, so a round does not wait for it.
+    lost = round(config.dropout * config.devices) if committee else 0
+    return Terms(
+        cohort_size=config.devices - lost,
+        minimum=max(3, config.devices // 2),
+        dropout=max(0.2, config.dropout + DROPOUT_MARGIN),
+        registrar=config.registrar.public.hex() if config.registrar else None,
+        sum="one-shot" if committee else "pairwise",
+        committee=committee,
+    )
+
+
+def checked_setup(
+    question: AnyQuestion,
+    terms: Terms,
+    rounds: int,
+    config: FleetConfig,
+    population: Dataset,
+    report: ReadingReport,
+) -> FleetSetup:
+    """Return the setup of a study that the devices of `config` accept; ValueError otherwise.
+
+    A device counts each item once, so that the count of an item is a number of devices.
+    """
+    # An impossible study must fail before it is created.
+    first_plan = MECHANISMS[question.mechanism].first_plan
+    plan = first_plan(question, terms, "demo", rounds, Random(config.seed))
+    different = 1 if question.asks_every_round else rounds
+    holdings = holdings_for_fleet(
+        population, different, config.devices, question.contribution, config.seed
+    )
+    committee = terms.committee
     policy = Policy(
-        max_contribution=contribution,
-        min_cohort=min_cohort_for(devices),
-        min_threshold=min(Policy().min_threshold, question.threshold),
-        registrar=registrar.public if registrar else None,
-        committee=frozenset(committee.identities if committee else ()),
-        trust_server_identities=registrar is None,
+        max_contribution=question.contribution,
+        min_cohort=min_cohort_for(config.devices),
+        min_threshold=question.threshold,
+        registrar=config.registrar.public if config.registrar else None,
+        committee=frozenset(committee.identities if isinstance(committee, CommitteeTerms) else ()),
+        trust_server_identities=config.registrar is None,
         accept_exact_estimates=True,
     )
     for refusal in plan_violations(policy, plan, plan.study, plan.round):
-        raise ValueError(f"the devices of this demo would refuse: {refusal}: use fewer --words")
-    config = FleetConfig(devices, dropout, seed, policy, registrar=registrar, operators=operators)
+        advice = ": use fewer --words" if refusal.limit == "max_upload_bytes" else ""
+        raise ValueError(f"the devices of this demo would refuse: {refusal}{advice}")
+    config = replace(config, policy=policy)
     return FleetSetup(question, terms, rounds, TIMEOUTS, config, holdings, report)
 
 
@@ -168,9 +210,11 @@ def min_cohort_for(devices: int) -> int:
     return max(2, min(DEFAULT_MIN_COHORT, devices // 4))
 
 
-def _words_for_table(fields: Mapping[str, Any], terms: Terms) -> int:
-    """Return the words of a table with a capacity of `TABLE_ITEMS_PER_DEVICE` items per device."""
-    items = max(MIN_TABLE_ITEMS, math.ceil(TABLE_ITEMS_PER_DEVICE * terms.max_devices))
+def words_for_table(
+    fields: Mapping[str, Any], terms: Terms, per_device: float = TABLE_ITEMS_PER_DEVICE
+) -> int:
+    """Return the words of a table with a capacity of `per_device` items per device."""
+    items = max(MIN_TABLE_ITEMS, math.ceil(per_device * terms.max_devices))
 
     def suffices(words: int) -> bool:
         question = parse_question({**fields, "words": words})

@@ -5,17 +5,19 @@ domain, clipped to the contribution bound, over all rounds with a sum, decoded o
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
-from blindtally.console.answer_notes import notes_on_list
+from blindtally.console.answer_notes import notes_on_list, unlisted_counts
+from blindtally.console.tables import key_notes
 from blindtally.simulate.scores import FoundItem, Score, compare_with_truth
 from client.device.encoding import LeftOutReason
 from client.fleet.config_and_results import FleetRound
 from protocol.api.messages import CohortView, HeavyHitter, StudyView
 from protocol.api.phases import Phase
+from protocol.description import AnswerKind
 from protocol.domains import Domain
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, AnyQuestion, mechanism_of
 from protocol.printable import printable
@@ -65,12 +67,12 @@ class DeviceTraffic:
 
 @dataclass(frozen=True, slots=True)
 class StudyResults:
-    """All results of a run of the demo."""
+    """All results of a demo or a trial; only lists of items have a score."""
 
     study: str
     sum: SumKind
     threshold: float
-    score: Score
+    score: Score | None
     heavy_hitters: tuple[FoundItem, ...]
     missed: Mapping[str, int]
     rounds: tuple[RoundResult, ...]
@@ -78,6 +80,8 @@ class StudyResults:
     seconds: float
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # why the list is empty or short, and what devices left out
+    answer: tuple[str, ...] = ()  # sentences
+    unlisted: Mapping[str, str] = field(default_factory=dict)  # words for the counts of options
 
     @property
     def rounds_decoded(self) -> int:
@@ -89,7 +93,8 @@ class StudyResults:
 
     def as_json(self) -> dict[str, Any]:
         return {
-            **asdict(self.score),
+            **(asdict(self.score) if self.score else {}),
+            "answer": self.answer,
             "words": -(-int(self.traffic.vector) // 2),
             "rounds_decoded": self.rounds_decoded,
             "thresholds": [result.t for result in self.rounds],
@@ -99,6 +104,7 @@ class StudyResults:
             "threshold": self.threshold,
             "heavy_hitters": [asdict(item) | {"error": item.error} for item in self.heavy_hitters],
             "missed": dict(self.missed),
+            "unlisted": dict(self.unlisted),
             "bytes_per_device": asdict(self.traffic),
             "dropouts": dict(self.dropouts),
             "rounds": [asdict(result) for result in self.rounds],
@@ -150,25 +156,32 @@ def summarize_study(
     rounds: Sequence[RoundResult],
     seconds: float,
     settings: Mapping[str, Any],
+    answer: Iterable[str] = (),
 ) -> StudyResults:
     threshold = study.question.threshold
+    lists_items = is_list(study)
+    rows = rows if lists_items else []
+    notes = notes_on_list(study, [each.view for each in played], [row.item for row in rows])
     estimates = ((row.item, row.estimate, row.standard_error, row.low, row.high) for row in rows)
     compared = compare_with_truth(estimates, true_counts(played), threshold, study.question.domain)
     return StudyResults(
         study=study.id,
         sum=study.terms.sum,
         threshold=threshold,
-        score=compared.score,
+        score=compared.score if lists_items else None,
         heavy_hitters=compared.found_items,
-        missed=compared.missed,
+        missed=compared.missed if lists_items else {},
         rounds=tuple(rounds),
         traffic=_mean_traffic(played),
         seconds=seconds,
         settings=settings,
         notes=(
-            *notes_on_list(study, [each.view for each in played], [row.item for row in rows]),
+            *(notes if lists_items else []),
+            *key_notes(study.question, [row.item for row in rows]),
             *left_out_notes(played, study.question),
         ),
+        answer=tuple(answer),
+        unlisted=unlisted_counts([each.view for each in played], [row.item for row in rows]),
     )
 
 
@@ -203,6 +216,11 @@ def describe_domain(domain: Domain) -> str:
     return ", ".join([f"kind {domain.kind}", *limits])
 
 
+def is_list(asked: StudyView | AnyPlan) -> bool:
+    """Return whether the answer is a list of items."""
+    return mechanism_of(asked.question).answer_kind(asked.question) is AnswerKind.ITEMS
+
+
 def table_capacity(plan: AnyPlan) -> int:
     """Return the number of distinct items that a table of `plan` holds; 0 without a table."""
     return mechanism_of(plan).table_capacity(plan) or 0
@@ -220,7 +238,7 @@ def summarize_round(played: FleetRound, exact: bool | None) -> RoundResult:
         state=view.state,
         t=view.plan.t,
         capacity=table_capacity(view.plan),
-        distinct=view.distinct,
+        distinct=view.distinct if is_list(view.plan) else None,
         enrolled=len(joined) if is_hidden else sum(cohort.enrolled for cohort in view.cohorts),
         participants=len(masked) if is_hidden else view.participants or 0,
         holders=max(cohort.holders for cohort in view.cohorts),

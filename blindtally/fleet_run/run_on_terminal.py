@@ -20,7 +20,7 @@ from blindtally.console.terminal import Terminal, print_line
 from blindtally.fleet_run.fleet_setup import FleetSetup
 from blindtally.fleet_run.results import InexactSumError, RoundResult, left_out_notes
 from blindtally.fleet_run.scenario import POLICY_FIELDS
-from blindtally.fleet_run.screen import Screen
+from blindtally.fleet_run.screen import MAX_SHOWN_ITEMS, Screen
 from blindtally.fleet_run.study_run import StudyObservers, run_fleet
 from blindtally.fleet_run.study_status import report_status, study_url
 from blindtally.workers import open_workers
@@ -34,7 +34,6 @@ from protocol.device_policy.policy import PolicyError
 from protocol.mechanisms.registry import mechanism_of
 from protocol.printable import printable
 
-MAX_SHOWN_ITEMS = 20  # heavy hitters
 # The options with which devices take part, by the limit of the policy that refuses.
 _OPTION_BY_LIMIT = {
     name: f"--{name.replace('_', '-')}" + ("" if kind is bool else " {}")

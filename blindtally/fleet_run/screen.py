@@ -7,17 +7,16 @@ from typing import Final, Self
 
 from rich.console import Group
 from rich.progress import TaskID, TextColumn
-from rich.table import Table
 from rich.text import Text
 
 from blindtally.console.progress import progress_bars
-from blindtally.console.tables import fact_table, result_table
+from blindtally.console.tables import result_table
 from blindtally.console.terminal import Terminal
-from blindtally.fleet_run.results import RoundResult, StudyResults, table_capacity
+from blindtally.fleet_run.results import RoundResult, StudyResults
 from client.device.device import STEP_OF_PHASE
 from client.fleet.config_and_results import FleetProgress
 from protocol.api.messages import RoundView
-from protocol.api.phases import DEVICE_PHASES, SUM_PHASES, Phase
+from protocol.api.phases import DEVICE_PHASES, Phase
 from protocol.printable import escape_hidden, printable
 
 MAX_SHOWN_ITEMS: Final = 20  # heavy hitters
@@ -67,8 +66,7 @@ class Screen:
     def _begin(self, view: RoundView, devices: int) -> None:
         self.round_number = view.number
         self._remove_phases()
-        sampling = f", t = {view.plan.t:.2f}" if table_capacity(view.plan) else ""
-        self._bars.update(self._study, note=f"in {view.number}{sampling}")
+        self._bars.update(self._study, note=f"in {view.number}")
         self._tasks = {
             phase: self._bars.add_task(f"  {phase}", total=devices, note="")
             for phase in DEVICE_PHASES[view.plan.terms.sum]
@@ -85,11 +83,9 @@ def _round_line(result: RoundResult, rounds: int) -> Text:
     sums = {True: Text("sum exact, ", "green"), False: Text("no sum, ", "yellow"), None: Text()}[
         result.exact
     ]
-    sampling = f"sampling t {result.t:.2f}  " if result.capacity else ""
     seconds = sum(result.seconds.values())
     return Text.assemble(
-        f"round {result.number}/{rounds}  {sampling}"
-        f"{result.participants} of {result.enrolled} devices, ",
+        f"round {result.number}/{rounds}  {result.participants} of {result.enrolled} devices, ",
         sums,
         f"{escape_hidden(_describe_outcome(result))}, {seconds:.1f} s",
     )
@@ -104,95 +100,41 @@ def _describe_outcome(result: RoundResult) -> str:
     missing = f"; {cohorts} without a sum: {reasons[0]}" if reasons else ""
     if result.distinct is None:
         return result.state + missing
-    room = f" (room for {result.capacity})" if result.capacity else ""
     items = "item" if result.distinct == 1 else "items"
-    return f"{result.state}: {result.distinct:,.0f} {items} shown{room}{missing}"
+    return f"{result.state}: {result.distinct:,.0f} {items} of 5 devices or more{missing}"
 
 
 def print_results(console: Terminal, results: StudyResults) -> None:
-    if results.heavy_hitters:
+    if results.heavy_hitters or results.unlisted:
         console.print(_heavy_hitter_table(results))
     for note in results.notes:
         console.print(note)
     if results.missed:
         missed = ", ".join(f"{printable(item)} ({count})" for item, count in results.missed.items())
-        console.print(f"missed: {missed}")
-    console.print(_round_table(results), _phase_table(results))
+        console.print(f"Not found, with a true count of {results.threshold:g} or more: {missed}")
     for result in results.rounds:
         for line in result.violations:
             console.print(f"blamed in round {result.number}: {line}")
-    console.print(_cost_table(results))
+    cost = results.traffic
+    console.print(
+        f"In a round, a device sent {cost.sent / 1000:,.1f} kB and received "
+        f"{cost.received / 1000:,.1f} kB."
+    )
+    for sentence in results.answer:
+        console.print(sentence, style="bold")
 
 
 def _heavy_hitter_table(results: StudyResults) -> Group:
     rows = [
-        (
-            item.item,
-            f"{item.estimate:,.0f}",
-            f"{item.standard_error:,.1f}",
-            f"{item.true_count:,}",
-            f"{item.error:+,.0f}",
-        )
+        (item.item, *(f"{n:,.0f}" for n in (item.estimate, item.low, item.high, item.true_count)))
         for item in results.heavy_hitters[:MAX_SHOWN_ITEMS]
     ]
     if len(results.heavy_hitters) > MAX_SHOWN_ITEMS:
         rows.append((f"and {len(results.heavy_hitters) - MAX_SHOWN_ITEMS} more", "", "", "", ""))
-    title = f"Heavy hitters: held {results.threshold:g} times or more"
-    return result_table(["item"], ["estimate", "± s.e.", "true", "error"], rows, title)
-
-
-def _round_table(results: StudyResults) -> Group:
-    rows = [
-        (
-            str(result.number),
-            result.state,
-            f"{result.t:.2f}",
-            str(result.capacity),
-            "" if result.distinct is None else f"{result.distinct:,.0f}",
-            str(result.enrolled),
-            str(result.participants),
-            f"{result.threshold} of {result.holders}",
-        )
-        for result in results.rounds
-    ]
-    numbers = ["t", "room", "shown", "devices", "in sum", "shares"]
-    return result_table(["round", "state"], numbers, rows, "Rounds")
-
-
-def _phase_table(results: StudyResults) -> Group:
-    phases = SUM_PHASES[results.sum]
-    rows = [
-        (
-            str(result.number),
-            *(f"{result.dropouts.get(p, 0)}, {result.seconds.get(p, 0.0):.1f} s" for p in phases),
-        )
-        for result in results.rounds
-    ]
-    return result_table(["round"], [*phases], rows, "Dropouts and seconds of each phase")
-
-
-def _cost_table(results: StudyResults) -> Table:
-    cost = results.traffic
-    return fact_table(
-        {
-            "rounds decoded": f"{results.rounds_decoded} of {len(results.rounds)}",
-            "sampling threshold": " → ".join(f"{result.t:.2f}" for result in results.rounds),
-            "dropouts": _describe_dropouts(results),
-            "bytes per device": f"{cost.vector:,.0f} packed vector; {cost.sent:,.0f} sent and "
-            f"{cost.received:,.0f} received in total",
-            "seconds": f"{results.seconds:.1f} in total; by phase: {_describe_seconds(results)}",
-        }
-    )
-
-
-def _describe_dropouts(results: StudyResults) -> str:
-    phases = [phase for phase in SUM_PHASES[results.sum] if phase in results.dropouts]
-    return ", ".join(f"{results.dropouts[phase]} {phase}" for phase in phases)
-
-
-def _describe_seconds(results: StudyResults) -> str:
-    totals = {
-        phase: sum(result.seconds.get(phase, 0.0) for result in results.rounds)
-        for phase in SUM_PHASES[results.sum]
-    }
-    return ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in totals.items())
+    unlisted = list(results.unlisted.items())
+    shown = unlisted[: max(0, MAX_SHOWN_ITEMS - len(rows))]
+    rows += [(item, words, "", "", "") for item, words in shown]
+    if len(unlisted) > len(shown):
+        rows.append((f"and {len(unlisted) - len(shown)} more", unlisted[0][1], "", "", ""))
+    title = f"Counted at {results.threshold:g} devices or more, with 95% intervals"
+    return result_table(["item"], ["devices", "from", "to", "true"], rows, title)

@@ -38,7 +38,7 @@ class StudyObservers:
 
 def create_study(analyst: Analyst, setup: FleetSetup) -> Study:
     return analyst.create(
-        "demo",
+        setup.name,
         setup.question,
         setup.terms,
         rounds=setup.rounds,

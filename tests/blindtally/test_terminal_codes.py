@@ -110,10 +110,11 @@ ARGUMENT_LISTS: Final[dict[tuple[str, ...], list[list[str]]]] = {
         [TEXT, "--data", "{data}"],
     ],
     ("fleet",): [["--study", "problem", "--url", URL]],
+    ("demo",): [["--devices", TEXT]],
 }
 # Commands that run until they end, or are stopped once they have shown a hostile text.
 PROCESS_ARGUMENTS: Final[dict[tuple[str, ...], list[str]]] = {
-    ("demo",): ["--data", "{data}", "--devices", "12", "--rounds", "1", "--out", "{folder}/demo"],
+    ("try",): ["{data}", "--out", "{folder}/try"],
     ("serve",): ["--port", "{port}", "--database", "sqlite:///{folder}/s.db"],
     ("member",): ["{folder}/m.key", "--create", "--url", URL],
     ("registrar", "serve"): ["{folder}/r2.key", "--url", URL],

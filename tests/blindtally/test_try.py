@@ -1,0 +1,99 @@
+"""The command `try`: a study of a user's own file, and a page that stays on a terminal."""
+
+import json
+import os
+import pty
+import re
+import sys
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from blindtally.datasets.device_histograms import DeviceHistograms
+from blindtally.datasets.guesses import guess_dataset
+from blindtally.demo.own_file import Trial
+
+
+def write(folder: Path, text: str, encoding: str = "utf-8") -> Path:
+    (folder / "my.csv").write_bytes(text.encode(encoding))
+    return folder / "my.csv"
+
+
+def rows(header: str, values: list[str], users: int = 80) -> str:
+    return f"{header}\n" + "".join(f"u{n},{values[n % len(values)]}\n" for n in range(users))
+
+
+ANSWERS, NUMBERS = ["yes", "no", "maybe"], [str(n) for n in range(40)]
+TEXTS = [f"a long {letter * 2}" for letter in "abcdefghijklmnop"]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "epsilon", "mechanism", "domain"),
+    [
+        ("found", ANSWERS, None, "tracked", "listed"),
+        ("found", TEXTS, None, "tracked", "utf8"),
+        ("found", [text * 9 for text in TEXTS], None, "tracked", "hashed"),
+        ("found_id", NUMBERS, None, "tracked", "utf8"),
+        ("found", NUMBERS, None, "number-sums", "interval"),
+        ("found", ANSWERS, 1.0, "count-median", "listed"),
+        ("found", TEXTS, 1.0, "count-median", "listed"),
+        ("found", NUMBERS, 1.0, "hierarchical-histogram", "interval"),
+    ],
+)
+def test_the_question_follows_from_the_data(
+    column: str, values: list[str], epsilon: float, mechanism: str, domain: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, rows(f"user,{column}", values))
+    setup = Trial(path=path, epsilon=epsilon, kind="one-shot").setup()
+    assert (setup.question.mechanism, setup.question.domain.kind) == (mechanism, domain)
+    assert setup.terms.sum == "one-shot"
+    assert setup.rounds * setup.fleet_config.devices == 80
+    assert column in setup.name
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding", "fault"),
+    [
+        (rows("user,answer", ANSWERS, users=12), "utf-8", "12 users: at least 20 are needed"),
+        ("query\nripe pear\nfig\n", "utf-8", "one column only: add --column query"),
+        ("who,what,fruit\na,x,fig\na,x,fig\n", "utf-8", "--column what or --column fruit"),
+        (rows("user,preis", NUMBERS).replace(",", ";").replace("3\n", "3,5\n"), "utf-8", "comma"),
+        ("имя,товар\nаня,чай\n", "cp1251", "is not UTF-8"),
+    ],
+)
+def test_an_error_states_what_would_have_sufficed(
+    text: str, encoding: str, fault: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=fault):
+        Trial(path=write(tmp_path, text, encoding)).setup()
+
+
+def test_users_are_guessed_and_spreadsheets_have_their_encoding(tmp_path: Path) -> None:
+    path = write(tmp_path, "date;wer;was\n1;a;café\n2;a;thé\n2;b;thé\n", "cp1252")
+    for column in (None, "was"):
+        dataset, report = guess_dataset(path, column)
+        assert isinstance(dataset, DeviceHistograms)
+        assert [dict(each) for each in dataset] == [{"café": 1, "thé": 1}, {"thé": 1}]
+        assert report.columns["user"] == "wer"
+        assert report.notes == ["is not UTF-8, so it was read as Windows-1252, as in 'café'"]
+
+
+def test_on_a_terminal_the_page_stays_until_ctrl_c_and_nothing_is_left(tmp_path: Path) -> None:
+    path, answer = write(tmp_path, rows("user,answer", ANSWERS, 30)), tmp_path / "answer.json"
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "CI": ""}
+    process, terminal = pty.fork()
+    if process == 0:
+        program = [sys.executable, "-m", "blindtally", "try", str(path), "--json", str(answer)]
+        os.execve(program[0], program, environment)  # noqa: S606 - our own program
+    shown = ""
+    while not (stays := re.search(r"stays until you press Ctrl-C: (http://\S+)\s", shown)):
+        shown += os.read(terminal, 9999).decode(errors="ignore")
+    with urlopen(stays[1], timeout=30) as page:  # noqa: S310 - of this machine
+        assert "yes" in page.read().decode()
+    os.write(terminal, b"\x03")
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    assert {each.name for each in tmp_path.iterdir()} == {"my.csv", "answer.json"}
+    first, second = json.loads(answer.read_text())["answer"]
+    assert first == "maybe was counted at 10 of 30 devices (33%), and 2 more at 5 or more."
+    assert second.startswith("The server saw one sum, of 30 devices;")
