@@ -180,9 +180,6 @@ def _run(
     leaves: bool,
 ) -> None:
     """Run the study of `make_setup` on a server, which starts while the rest is imported."""
-    from client.extras_installation import import_server_modules
-
-    import_server_modules()  # before anything begins
     if find_spec("sqlalchemy") is None:  # of the server, another process
         raise ModuleNotFoundError(name="sqlalchemy")
 
