@@ -202,6 +202,7 @@ class Database:
             files = FileIdentities(Path(self.url.database or "").absolute())
             self._open_files.exec_driver_sql(f"PRAGMA user_version = {files.checksum}")
         self._checkpoint()  # so that the number is found without `-wal`, too
+        files.open()
         self._files = files
 
     async def read_now(self) -> datetime:
@@ -325,6 +326,8 @@ class Database:
         if self._files is not None:
             self._open_files.close()
         self.engine.dispose()
+        if self._files is not None:
+            self._files.close()
 
 
 def count_on_commit(session: Session, event: Event) -> None:

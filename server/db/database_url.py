@@ -9,10 +9,13 @@ replaced: it goes on in files that no other program finds, and that end with it.
 commit it compares them by device and inode number with those that it opened. It only asks for their
 status: to open and close one would end SQLite's locks. It also leaves their `checksum` in the
 database (`PRAGMA user_version`), so that another program can see whether it has opened the same
-files.
+files. If the number is gone, the content was replaced, of which SQLite's connections may keep old
+pages. So nothing is committed any more, and the number is read from the file, too, which stays open
+for this.
 """
 
 import errno
+import os
 import re
 from contextlib import suppress
 from functools import cached_property, partial
@@ -35,6 +38,7 @@ _DRIVERS: Final = {
 }
 _SHOWN_OPTIONS: Final = ("host", "port", "dbname")
 _SUFFIXES = ("", "-wal", "-shm")
+_VERSION_OFFSET: Final = 60  # of `user_version` in a file of SQLite
 
 
 def parse_url(text: str) -> URL:
@@ -104,6 +108,7 @@ class FileIdentities:
     def __init__(self, file: Path) -> None:
         paths = [file.with_name(file.name + suffix) for suffix in _SUFFIXES]
         self._identities = {path: file_identity(path) for path in paths}
+        self._file, self._descriptor, self._is_replaced = file, -1, False
 
     @cached_property
     def checksum(self) -> int:
@@ -114,12 +119,23 @@ class FileIdentities:
         inodes = [identity and identity[1] for identity in self._identities.values()]
         return crc32(repr(inodes[1:]).encode()) & 0x7FFFFFFF | 1
 
+    def open(self) -> None:
+        """Open the database, in whose first page the checksum is, until `close`."""
+        self._descriptor = os.open(self._file, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+
+    def close(self) -> None:
+        """Close the database, after SQLite has, whose locks this ends."""
+        os.close(self._descriptor)
+
     def check(self, checksum: int) -> None:
         """Raise OSError if a file was deleted or replaced, or the database's `checksum` is other.
 
         Then another program has written the content of a backup into the file.
         """
-        if checksum != self.checksum:
+        os.lseek(self._descriptor, _VERSION_OFFSET, os.SEEK_SET)
+        stored = int.from_bytes(os.read(self._descriptor, 4), "big")
+        self._is_replaced |= {checksum, stored} != {self.checksum}
+        if self._is_replaced:
             raise OSError(
                 errno.ESTALE,
                 "the content of the database was replaced while it was served: stop the service, "

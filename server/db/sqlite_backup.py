@@ -21,6 +21,7 @@ from server.db.database_url import FileIdentities
 from server.db.migrations import head_revision
 from server.db.sqlite_lock import hold_lock, is_locked
 
+_DAMAGED = sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB  # codes of errors
 _WAIT_SECONDS = 5.0  # for SQLite's lock, which other programs hold for moments
 
 
@@ -79,9 +80,23 @@ def restore(backup: Path, database: Path, *, replaces: bool) -> BackupContent:
     with _reported(database, backup), closing(_connect(backup)) as source:
         _check_schema(source, backup)
         _content(source, backup)
-        with hold_lock(database), closing(_connect(database)) as target:
-            source.backup(target)
-            return _content(target, database)
+        with hold_lock(database):
+            try:
+                return _write(source, database)
+            except sqlite3.DatabaseError as error:
+                if error.sqlite_errorcode & 0xFF not in _DAMAGED:
+                    raise
+            # SQLite cannot open the damaged file, which the operator wants replaced.
+            os.truncate(database, 0)
+            for suffix in ("-wal", "-shm"):
+                database.with_name(database.name + suffix).unlink(missing_ok=True)
+            return _write(source, database)
+
+
+def _write(source: sqlite3.Connection, database: Path) -> BackupContent:
+    with closing(_connect(database)) as target:
+        source.backup(target)
+        return _content(target, database)
 
 
 def _connect(file: Path) -> sqlite3.Connection:

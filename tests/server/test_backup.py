@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import sqlite3
 from collections import Counter
 from contextlib import closing
@@ -193,12 +194,17 @@ async def test_a_backup_is_restored_over_a_damaged_database_that_no_server_has(
         assert "not overwritten" in await run(tmp_path, "backup", backup.name, code=1)
         refusal = await run(tmp_path, "restore", backup.name, "--replace", code=1)
         assert "another blindtally serves" in refusal
-    with database.open("r+b") as file:
-        file.seek(database.stat().st_size // 2)
-        file.write(os.urandom(100_000))
-    assert "exists: --replace overwrites it" in await run(tmp_path, "restore", backup.name, code=1)
-    done = await run(tmp_path, "restore", backup.name, "--replace")
-    assert "test.db (studies: 1, rounds: 1," in done
+    size = database.stat().st_size
+    for place, length in ((size // 2, size), (0, size), (None, size // 2), (None, 100)):
+        with database.open("r+b") as file:
+            if place is not None:
+                file.seek(place)
+                file.write(os.urandom(100_000))
+            file.truncate(length)
+        refusal = await run(tmp_path, "restore", backup.name, code=1)
+        assert "exists: --replace overwrites it" in refusal
+        done = await run(tmp_path, "restore", backup.name, "--replace")
+        assert "test.db (studies: 1, rounds: 1," in done
     async with serve(sqlite_url) as restored:
         assert await restored.read_sum(study) == sum_of(devices)
 
@@ -231,6 +237,24 @@ async def test_a_backup_that_another_program_writes_into_a_served_database_is_no
         with pytest.raises(OperationalError, match="content of the database was replaced"):
             await served.store.database.write(lambda session: session.execute(text("SELECT 1")))
         assert "ESTALE" in (await served.client.get("/readyz")).text
+
+
+async def test_a_served_database_whose_bytes_are_replaced_accepts_nothing_any_more(
+    serve: Serve, sqlite_url: str, tmp_path: Path
+) -> None:
+    """SQLite's connections keep pages of the old content, and would mix them with the new one."""
+    async with serve(sqlite_url) as served:
+        backup, database = await back_up(tmp_path), served.store.database
+        await served.create()
+        with closing(sqlite3.connect(tmp_path / "test.db")) as other:
+            other.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        shutil.copyfile(backup, tmp_path / "test.db")
+        for _ in range(3):
+            with pytest.raises(
+                (OSError, OperationalError), match="was replaced while it was served"
+            ):
+                await database.write(lambda session: session.execute(text("SELECT 1")))
+            assert "ESTALE" in (await served.client.get("/readyz")).text
 
 
 def test_a_backup_is_a_file() -> None:
