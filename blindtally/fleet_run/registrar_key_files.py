@@ -7,17 +7,16 @@ from random import SystemRandom
 from typing import Literal, TypeAlias
 
 from blindtally.console.terminal import print_line
+<<<<<<< HEAD
 from client.process_files import open_private_file
+=======
+from protocol.api.credentials import key_file_text
+>>>>>>> 30ac4f31 (Offer registrars of earlier studies in the form, and make one for trials)
 from protocol.api.messages import StudyView
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from secagg.keys import KEY_BYTES, Identity
 
 KeyOwner: TypeAlias = Literal["registrar", "member"]
-
-
-def _header(owner: KeyOwner) -> str:
-    """Return the start of the file, so that no other file is taken as a key."""
-    return f"blindtally {owner} v1"
 
 
 class KeyFileError(ValueError):
@@ -36,7 +35,7 @@ def create_key_file(path: Path, owner: KeyOwner = "registrar") -> Identity:
         # Only a file that was made here is removed: without room for it, it has no whole key.
         with ExitStack() as undo, open(descriptor, "w", encoding="ascii") as file:
             undo.callback(path.unlink, missing_ok=True)
-            file.write(f"{_header(owner)} {secret.hex()}\n")
+            file.write(key_file_text(owner, secret))
             file.flush()
             os.fsync(file.fileno())
             undo.pop_all()
@@ -90,9 +89,10 @@ def load_key_file(path: Path, owner: KeyOwner = "registrar") -> Identity:
         KeyFileError: if the file cannot be read or is not such a key.
     """
     try:
-        header, secret = path.read_text(encoding="ascii").strip().rsplit(" ", 1)
-        if header == _header(owner):
-            return Identity.of(bytes.fromhex(secret))
+        text = path.read_text(encoding="ascii").strip()
+        secret = bytes.fromhex(text.rsplit(" ", 1)[-1])
+        if text == key_file_text(owner, secret).strip():
+            return Identity.of(secret)
     except OSError as error:
         raise KeyFileError(f"cannot read {path}: {error.strerror}") from None
     except ValueError:  # not ASCII, not two words or not 32 bytes; the message shows none of it

@@ -26,6 +26,11 @@ def new_secret(secrets: Random, prefix: str = "") -> str:
     return prefix + encode_secret(secrets.randbytes(_SECRET_BYTES))
 
 
+def key_file_text(owner: str, secret: bytes) -> str:
+    """Return the content of a registrar's or member's key file, so that no other file is one."""
+    return f"blindtally {owner} v1 {secret.hex()}\n"
+
+
 def encode_secret(raw: bytes) -> str:
     """Return the text form of a credential of 32 bytes."""
     return urlsafe_b64encode(raw).rstrip(b"=").decode()

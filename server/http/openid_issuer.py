@@ -14,10 +14,9 @@ import asyncio
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import httpx
 import structlog
@@ -65,8 +64,7 @@ class Addresses(BaseModel):
         return url
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """Status and JSON object of an answer."""
 
     status: int

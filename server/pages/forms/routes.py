@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from secrets import token_bytes
 from typing import Annotated
 from uuid import uuid4
 
@@ -9,11 +10,13 @@ from fastapi import Query, Request, Response
 from pydantic import ValidationError
 from starlette.responses import RedirectResponse
 
+from protocol.api.credentials import key_file_text
 from protocol.api.messages import ProblemType, StudyRequest, StudyView
 from protocol.description import FormField
+from secagg.keys import KEY_BYTES, Identity
 from server.api import studies as api
 from server.api.dependencies import Caller, StudyId, require
-from server.errors import FieldError, ProblemError
+from server.errors import FieldError, ProblemError, not_found
 from server.pages.forms.cloning import EXAMPLE, lost_fields, values_of
 from server.pages.forms.errors import FormErrors, assign_to_fields
 from server.pages.forms.fields import (
@@ -29,18 +32,36 @@ from server.pages.forms.fields import (
 from server.pages.page_requests import page_router, read_form
 from server.pages.rendering import PAGE_HEADERS, render
 from server.principals import Permission
-from server.service import ServiceDep
+from server.service import Service, ServiceDep
 
 router = page_router(Permission.WRITE, prefix="/studies/new")
 _DEFAULT_QUESTION = "tracked"
+_REGISTRAR_STUDIES = 50  # whose registrars the form offers
 
 
 @router.get("")
 async def show_form(
-    request: Request, question: Annotated[str, Query(max_length=40)] = _DEFAULT_QUESTION
+    request: Request,
+    service: ServiceDep,
+    question: Annotated[str, Query(max_length=40)] = _DEFAULT_QUESTION,
 ) -> Response:
     """Show the form for a kind of question."""
-    return _form(request, question_form(question), None, ())
+    return await _form(request, service, question_form(question), None, ())
+
+
+@router.post("/test-registrar")
+async def make_test_registrar(request: Request, service: ServiceDep) -> Response:
+    """Show the form with a new registrar, whose secret key is shown and stored nowhere.
+
+    A server that makes the registrar could invent devices, so only an open service does.
+    """
+    if not service.authenticator.is_open:
+        raise not_found("page")
+    form, secret = await read_form(request), token_bytes(KEY_BYTES)
+    filled = dict(form) | {"terms.registrar": Identity.of(secret).public.hex()}
+    key_file = key_file_text("registrar", secret)
+    question = question_form(form.get("question", ""))
+    return await _form(request, service, question, filled, (), key_file=key_file)
 
 
 @router.get("/from/{study}", dependencies=[require(Permission.READ)])
@@ -49,7 +70,9 @@ async def clone(study: StudyId, request: Request, service: ServiceDep) -> Respon
     view = await service.store.studies.show(study)
     question = question_form(view.question.mechanism)
     values = values_of(view)
-    return _form(request, question, values, (), original=view, lost=lost_fields(view, values))
+    return await _form(
+        request, service, question, values, (), original=view, lost=lost_fields(view, values)
+    )
 
 
 @router.post("/example")
@@ -72,12 +95,12 @@ async def create(request: Request, service: ServiceDep, caller: Caller) -> Respo
         study = await api.create(study_request, Response(), service, caller, key or None)
     except ValidationError:
         faults = await api.find_field_errors(document, service)
-        return _form(request, question, form, faults)
+        return await _form(request, service, question, form, faults)
     except ProblemError as problem:
         if problem.kind in (ProblemType.UNAVAILABLE, ProblemType.INTERNAL):
             raise
         fault: FieldError = {"location": "body", "detail": problem.detail}
-        return _form(request, question, form, problem.errors or [fault])
+        return await _form(request, service, question, form, problem.errors or [fault])
     return RedirectResponse(f"/studies/{study.id}", 303, PAGE_HEADERS)
 
 
@@ -108,14 +131,23 @@ class FormSection:
         return ", ".join(field.label for field in self.rare).capitalize()
 
 
-def _form(
+async def _known_registrars(service: Service) -> dict[str, str]:
+    """Return the registrars of the last studies, each with the name of one of its studies."""
+    studies = await service.store.studies.page(_REGISTRAR_STUDIES, None, None)
+    named = ((each.terms.registrar, each.name) for each in studies)
+    return {registrar: name for registrar, name in named if registrar is not None}
+
+
+async def _form(
     request: Request,
+    service: Service,
     question: StudyForm,
     form: Mapping[str, str] | None,
     faults: Sequence[FieldError],
     *,
     original: StudyView | None = None,
     lost: Sequence[str] = (),
+    key_file: str = "",
 ) -> Response:
     """Return the form page; without a `form` that was sent, fields have their defaults.
 
@@ -147,4 +179,6 @@ def _form(
         key=uuid4().hex,
         original=original,
         lost=lost,
+        registrars=await _known_registrars(service),
+        key_file=key_file,
     )

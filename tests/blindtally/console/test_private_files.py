@@ -53,9 +53,9 @@ def running(folder: Path, words: Sequence[str], made: str) -> Iterator[None]:
 
 @pytest.mark.usefixtures("_usual_umask")
 def test_no_file_that_a_command_makes_can_be_read_by_other_users(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     rows = "\n".join(f"{number},1" for number in range(20))
     (tmp_path / "numbers.csv").write_text(f"number,count\n{rows}\n")
     for words in (

@@ -2,12 +2,15 @@
 
 import re
 from html import unescape
+from pathlib import Path
 
 import httpx
 
+from blindtally.fleet_run.registrar_key_files import load_key_file
 from protocol.api.messages import StudyView
 from server.pages.forms.fields import QUESTION_FORMS, form_fields
-from tests.server.harness import Served
+from tests.server.credentials import keyed
+from tests.server.harness import Served, study_request
 from tests.server.one_shot.rounds import PINNED
 from tests.server.pages.browsing import SAME_ORIGIN, post
 
@@ -183,3 +186,40 @@ async def test_an_unknown_kind_or_body_makes_nothing(served: Served) -> None:
         assert answer.status_code == 422
     large = await served.client.post("/studies/new", content=b"a" * 2**20, headers=form)
     assert large.status_code == 413
+
+
+async def test_the_form_offers_registrars_of_earlier_studies(served: Served) -> None:
+    page = (await served.client.get("/studies/new")).text
+    assert '<datalist id="registrars"></datalist>' in page
+    for name, registrar in (("one <b>", "09" * 32), ("two", "19" * 32), ("one <b>", "09" * 32)):
+        terms = study_request()["terms"] | {"registrar": registrar}
+        await served.create(name=name, terms=terms)
+    page = (await served.client.get("/studies/new")).text
+    offered = re.findall(r'<option value="([0-9a-f]{64})">registrar of (.*?)</option>', page)
+    assert sorted(offered) == [("09" * 32, "one &lt;b&gt;"), ("19" * 32, "two")]
+    assert 'name="terms.registrar"' in page
+    assert 'list="registrars"' in page
+
+
+async def test_an_open_service_makes_a_test_registrar_and_keeps_no_secret(
+    served: Served, tmp_path: Path
+) -> None:
+    form = filled("tracked", **{"terms.cohort_size": "150"})
+    page = (await send(served, form, "/studies/new/test-registrar")).text
+    (line,) = re.findall(r"<pre><code>(blindtally registrar v1 [0-9a-f]{64})\n</code>", page)
+    (public,) = re.findall(r'name="terms.registrar".*? value="([0-9a-f]{64})"', page)
+    file = tmp_path / "registrar.key"
+    file.write_text(line)  # as a person saves it
+    assert load_key_file(file).public.hex() == public
+    assert re.search(r'name="terms.cohort_size".*? value="150"', page)
+    assert line not in (await served.client.get("/studies/new")).text
+
+
+async def test_a_closed_service_makes_no_registrar(closed: Served) -> None:
+    """Otherwise the operator could invent devices."""
+    key = await keyed(closed)
+    page = await closed.client.get("/studies/new", headers=key)
+    assert "test registrar" not in page.text
+    form, headers = filled("tracked"), key | SAME_ORIGIN
+    refused = await closed.client.post("/studies/new/test-registrar", data=form, headers=headers)
+    assert refused.status_code == 404
