@@ -30,7 +30,7 @@ RUN cyclonedx-py environment --output-reproducible --output-file /opt/blindtally
 
 FROM ${PYTHON_IMAGE}
 RUN useradd --create-home --uid 10001 blindtally \
- && install --directory --owner=blindtally /members
+ && install --directory --owner=blindtally /members /registrar
 COPY --from=build /opt/blindtally /opt/blindtally
 ENV PATH=/opt/blindtally/bin:$PATH PYTHONUNBUFFERED=1
 USER 10001

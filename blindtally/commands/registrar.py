@@ -284,10 +284,9 @@ def _proof(
     if (issuer is None) != (audience is None) or (check is not None and issuer is not None):
         raise exit_with_error("give --issuer together with --audience, or --check, or none of them")
     if check is not None:
-        command = check.resolve()
-        if not (command.is_file() and os.access(command, os.X_OK)):
+        if not (check.is_file() and os.access(check, os.X_OK)):
             raise exit_with_error(f"--check: {check} is not a command that can be executed")
-        return CheckCommand(command)
+        return CheckCommand(check.resolve())
     if issuer is None or audience is None:
         return by_tokens(record)
     if find_spec("joserfc") is None:

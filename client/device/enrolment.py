@@ -49,13 +49,7 @@ class RegistrarService:
     def of(
         cls, url: str | None, proof: str | None, policy: Policy, aggregation_url: str
     ) -> "RegistrarService":
-        """Return the service at `url`, if a proof may be sent there.
-
-        Raises:
-            ValueError: if the policy pins no registrar, the proof is missing or too long, `url` is
-                the address of the aggregation server, or others on the network can read what is
-                sent there.
-        """
+        """Return the service at `url`; raises ValueError if no proof may be sent there."""
         text = checked_secret(proof, "registrar_token")
         if url is None or text is None or len(text) > MAX_PROOF_CHARACTERS:
             raise ValueError(
@@ -64,15 +58,15 @@ class RegistrarService:
             )
         address, shown = httpx.URL(service_url(url)), shown_url(service_url(url))
         if policy.registrar is None:
+            reason = "an address alone does not prove who signs"
             raise ValueError(
-                f"pass the public key of the registrar at {shown} as Policy.registrar: an address "
-                "alone does not prove who signs"
+                f"pass the key of the registrar at {shown} as Policy.registrar: {reason}"
             )
         if address.netloc == httpx.URL(aggregation_url).netloc:
             raise ValueError(f"{shown} is the aggregation server, which must not be the registrar")
-        if address.scheme != "https" and not is_loopback(address.host):
-            raise ValueError(f"{shown} must be an https address: the device sends a secret there")
-        http_client(str(address))  # checks the rest
+        is_secure = address.scheme == "https" or is_loopback(address.host)
+        if address.userinfo or not is_secure:
+            raise ValueError(f"{shown} must be an https address without a user or password")
         return cls(str(address), text)
 
     async def sign(self, plan: AnyPlan, identity: bytes, patience: float) -> bytes:
@@ -98,17 +92,12 @@ class RegistrarService:
                 raise self._refusal(error) from None
         signature = bytes.fromhex(parse_document(SignatureAnswer, answer.content).signature)
         if not registry.admits(identity, signature):
-            raise UnsafeRequestError(
-                f"{shown_url(self.url)} did not sign with the registrar's key: another party may "
-                "answer there"
-            )
+            raise UnsafeRequestError(f"{shown_url(self.url)} did not sign with the registrar's key")
         return signature
 
     def _refusal(self, error: ServiceError) -> ServiceError:
         if error.problem.status in TRANSIENT_STATUSES:
             return error
         detail = f"the registrar at {shown_url(self.url)} refuses this device: {error.message}"
-        kind = PROBLEM_TYPE_PREFIX + ProblemType.NOT_ENROLLED
-        return NotEnrolledError(
-            error.problem.model_copy(update={"type": kind, "detail": detail, "errors": None})
-        )
+        changes = {"type": PROBLEM_TYPE_PREFIX + ProblemType.NOT_ENROLLED, "errors": None}
+        return NotEnrolledError(error.problem.model_copy(update=changes | {"detail": detail}))

@@ -1,7 +1,7 @@
 """Proves docker-compose.yml in a real engine: a replica is killed in mid-round, sums stay exact.
 
     python -m tests.compose.prove             # all parts
-    python -m tests.compose.prove one-shot    # one part: service, one-shot or dask
+    python -m tests.compose.prove one-shot    # one part: service, one-shot, registrar or dask
 
 Builds the images, starts all services, and plays a fault in the middle of each of six rounds
 (`tests/compose/faults.py`). It waits until a cohort of a later round has received some masked
@@ -9,7 +9,8 @@ inputs but not all, kills one replica with SIGKILL and leaves it dead. The fleet
 end of its study with the other replica alone. Each round's sum must equal the sum of its vectors,
 which the fleet knows and the server does not. All services must stop on request, before the engine
 kills them, and are removed. Then seven members open one-shot sums, and two of them and a replica
-are killed (`tests/compose/one_shot.py`). Then two workers of Dask share a simulation and one of
+are killed (`tests/compose/one_shot.py`), and a registrar enrols a device
+(`tests/compose/registrar.py`). Then two workers of Dask share a simulation and one of
 them is killed during its work: the result must be that of one process.
 
 If no engine runs, root starts one (`tests/compose/engine.py`) and builds stand-ins for the images
@@ -32,7 +33,7 @@ from pathlib import Path
 
 import typer
 
-from tests.compose import one_shot, stand_ins
+from tests.compose import one_shot, registrar, stand_ins
 from tests.compose.engine import EngineError, engine
 from tests.compose.faults import await_mid_round, play_faults
 from tests.compose.project import ROOT, ROUNDS, Compose, Unproved, say
@@ -142,6 +143,26 @@ def prove_one_shot(compose: Compose) -> None:
         raise
     finally:
         compose(one_shot.PROFILE, "down", "--volumes", "--remove-orphans", quiet=True)
+        say("removed containers, networks and volumes")
+
+
+def prove_registrar(compose: Compose) -> None:
+    """Enrol a device at the registrar, kill it, and give it an older copy of its record.
+
+    Raises:
+        Unproved: if a promise does not hold.
+    """
+    compose(registrar.PROFILE, "down", "--volumes", "--remove-orphans", quiet=True)
+    try:
+        say("building, and starting a registrar")
+        compose(registrar.PROFILE, "up", "--build", "--detach", "registrar")
+        check_users(compose, ["registrar"])
+        registrar.check_enrolment(compose)
+    except BaseException:
+        show_logs(compose, ["registrar"])
+        raise
+    finally:
+        compose(registrar.PROFILE, "down", "--volumes", "--remove-orphans", quiet=True)
         say("removed containers, networks and volumes")
 
 
@@ -311,7 +332,12 @@ def check_stop(compose: Compose, killed: str) -> None:
     say(f"all stopped in {time.monotonic() - began:.1f} s: {codes}")
 
 
-PARTS = {"service": prove, "one-shot": prove_one_shot, "dask": prove_dask}
+PARTS = {
+    "service": prove,
+    "one-shot": prove_one_shot,
+    "registrar": prove_registrar,
+    "dask": prove_dask,
+}
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.core import TyperGroup
 
 from blindtally.cli import load_command
 from server.settings import Settings
@@ -23,6 +24,7 @@ FILE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = FILE["services"]
 LASTING_SERVICES = sorted(SERVICES.keys() - {"fleet", "one-shot-fleet", "simulation"})
 DASK = {"scheduler", "worker", "simulation"}
+REGISTRAR = {"registrar"}
 COMMITTEE = {*MEMBERS, "member-proxy", "one-shot-fleet"}
 SECRET = "PASSWORD|KEY|TOKEN"
 # Keys that docker-compose 1.29 does not know.
@@ -155,7 +157,9 @@ def test_each_member_has_its_own_volume_and_reaches_only_its_proxy() -> None:
 
 
 def test_dask_runs_on_request_in_a_separate_image() -> None:
-    assert {name for name in SERVICES if "profiles" in SERVICES[name]} == DASK | COMMITTEE
+    assert {name for name in SERVICES if "profiles" in SERVICES[name]} == (
+        DASK | COMMITTEE | REGISTRAR
+    )
     assert all(SERVICES[name]["profiles"] == ["one-shot"] for name in COMMITTEE)
     for name in DASK:
         assert SERVICES[name]["profiles"] == ["dask"]
@@ -181,7 +185,11 @@ def test_the_command_line_accepts_the_command_of_a_service(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("member-1", ["--create", "--public-key"]), ("one-shot-fleet", ["--member", "a" * 64])],
+    [
+        ("member-1", ["--create", "--public-key"]),
+        ("one-shot-fleet", ["--member", "a" * 64]),
+        ("registrar", ["--behind-proxy"]),
+    ],
 )
 def test_the_command_line_accepts_the_command_of_a_script(
     name: str, expected: list[str], tmp_path: Path
@@ -197,9 +205,13 @@ def test_the_command_line_accepts_the_command_of_a_script(
     variables = {"HOSTNAME": name, "DEVICES": "100", "ROUNDS": "3"}
     environment = variables | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     subprocess.run(["sh", "-c", script], cwd=tmp_path, env=environment, check=True)
-    command, *arguments = (tmp_path / "call").read_text().split()
+    name, *arguments = (tmp_path / "call").read_text().split()
+    command = load_command(name)
+    if isinstance(command, TyperGroup):
+        name, *arguments = arguments
+        command = command.commands[name]
     assert set(expected) <= set(arguments)
-    assert load_command(command).make_context(command, arguments).params
+    assert command.make_context(name, arguments).params
 
 
 def test_secrets_are_random_private_and_never_made_twice(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ async def test_a_server_that_names_its_own_registrar_gets_no_proof_and_no_device
         ({"registrar": "http://registrar.example.org"}, "must be an https address"),
         ({"registrar": "http://service"}, "is the aggregation server"),
         ({"registrar": "http://service:80/registrar"}, "is the aggregation server"),
-        ({"registrar": "https://a:b@registrar.example.org"}, "no user or password"),
+        ({"registrar": "https://a:b@registrar.example.org"}, "without a user or password"),
         ({"registrar": "registrar"}, "not an http or https address"),
         ({"registrar": None}, "registrar_token has 1 to 8192"),
         ({"registrar_token": None}, "registrar_token has 1 to 8192"),
