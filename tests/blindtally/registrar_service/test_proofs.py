@@ -5,6 +5,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import psutil
 import pytest
 
 from blindtally.registrar_service import proofs
@@ -114,10 +115,15 @@ async def test_a_command_that_prints_too_much_refuses(tmp_path: Path) -> None:
 
 
 async def test_a_command_that_hangs_is_stopped_with_its_children(tmp_path: Path) -> None:
-    prove = CheckCommand(command(tmp_path, "sleep 60", "echo ok"), seconds=0.2)
+    child = tmp_path / "child"
+    lines = "sleep 60 &", f"echo $! >{child}", "wait"
+    prove = CheckCommand(command(tmp_path, *lines), seconds=0.5)
     start = monotonic()
     assert await refusal(prove, "proof-1") is ProblemType.UNAVAILABLE
     assert monotonic() - start < 20
+    assert not psutil.pid_exists(int(child.read_text())) or (
+        psutil.Process(int(child.read_text())).status() == psutil.STATUS_ZOMBIE
+    )
 
 
 async def test_a_command_that_cannot_run_refuses_for_the_moment(tmp_path: Path) -> None:

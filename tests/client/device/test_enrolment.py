@@ -38,6 +38,12 @@ def signed_by(registrar: Identity, **changes: Any) -> Answer:
     return answer
 
 
+def padded(request: httpx.Request) -> httpx.Response:
+    """Return a right answer that is too long."""
+    content = signed_by(REGISTRAR)(request).content
+    return httpx.Response(200, content=content + b" " * MAX_ANSWER_BYTES)
+
+
 class OpenService(Service):
     """A service that shows its open round."""
 
@@ -124,7 +130,7 @@ async def test_a_lost_answer_is_asked_for_again(played: Played) -> None:
         lambda _: httpx.Response(200, json={"signature": 7}),
         lambda _: httpx.Response(200, json={}),
         lambda _: httpx.Response(200, content=b"\xff"),
-        lambda _: httpx.Response(200, content=b" " * (MAX_ANSWER_BYTES + 1)),
+        padded,
         lambda _: httpx.Response(302, headers={"location": "http://service/v1/enrolments"}),
     ],
 )
@@ -135,6 +141,11 @@ async def test_a_device_without_its_registrars_signature_sends_nothing(
     assert outcome.state in (EndState.DECLINED, EndState.REJECTED), outcome.error
     assert len(played.asked) == 1
     assert played.service.received == {}
+
+
+async def test_the_address_is_named_where_another_party_signs(played: Played) -> None:
+    outcome = await played.outcome(signed_by(SECOND_REGISTRAR))
+    assert f"{ADDRESS} did not sign with the registrar's key" in outcome.error
 
 
 async def test_a_refusal_is_shown_with_its_registrar(played: Played) -> None:
