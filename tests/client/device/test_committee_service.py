@@ -221,5 +221,5 @@ async def test_a_device_that_the_registrar_did_not_enrol_does_not_serve(
 @pytest.mark.parametrize("options", [{"study": None}, {"enrolment_signer": None}])
 async def test_a_volunteer_names_its_study_and_its_registrar(options: dict[str, None]) -> None:
     given = {"study": "abc", "enrolment_signer": enrol} | options
-    with pytest.raises(ValueError, match="pass `study` and `enrolment_signer`"):
+    with pytest.raises(ValueError, match="pass `study` and `registrar`"):
         await take_part(URL, [], POLICY, serve_on_committee=True, **given)  # type: ignore[arg-type]
