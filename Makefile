@@ -20,7 +20,7 @@ CHECKS := $(MAKE) --no-print-directory --jobs 2 --output-sync
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-million quick fast-tests test test-slow soak mutants check lint types types-daemon imports format docs generate lock bench env compose-test clean
+.PHONY: help setup demo demo-million quick fast-tests test test-slow soak mutants wheels check lint types types-daemon imports format docs generate lock bench env compose-test clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,18 @@ soak: $(VENV)/dev ## play 10,000 operations on the service on each database (ARG
 
 mutants: $(VENV)/mutants ## list the changes of security code that no test notices, in hours (ARGS="secagg/keys.py")
 	$(BIN)/python tools/mutants.py $(ARGS)
+
+wheels: $(VENV)/release ## make the sdist and the wheel for this Linux in dist/, and try the wheel
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist/local
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist dist/local/*.whl
+	mv dist/local/*.tar.gz dist
+	$(BIN)/python -m venv dist/trial
+	dist/trial/bin/pip install --quiet --disable-pip-version-check "$$(echo dist/*.whl)[demo]"
+	cd dist/trial && bin/python -c 'import protocol.oracles.report_counting_kernel' && \
+	  bin/blindtally demo --devices 30 --rounds 1 --out results
+	rm -r dist/trial dist/local
+	$(BIN)/cibuildwheel --platform linux --print-build-identifiers
 
 check: test ## the same as `make test`
 
@@ -117,6 +129,10 @@ $(VENV)/dev: pyproject.toml $(KERNELS) | $(BIN)/python
 
 $(VENV)/mutants: pyproject.toml | $(VENV)/compiled
 	$(PIP) --group mutants
+	@touch $@
+
+$(VENV)/release: pyproject.toml | $(VENV)/dev
+	$(PIP) --group release
 	@touch $@
 
 # Each worker would compile all modules that tests import otherwise.
