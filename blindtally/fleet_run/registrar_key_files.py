@@ -7,11 +7,8 @@ from random import SystemRandom
 from typing import Literal, TypeAlias
 
 from blindtally.console.terminal import print_line
-<<<<<<< HEAD
 from client.process_files import open_private_file
-=======
 from protocol.api.credentials import key_file_text
->>>>>>> 30ac4f31 (Offer registrars of earlier studies in the form, and make one for trials)
 from protocol.api.messages import StudyView
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from secagg.keys import KEY_BYTES, Identity
