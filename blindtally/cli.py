@@ -111,7 +111,9 @@ class CommandGroup(TyperGroup):
             if isinstance(fault, ValidationError):
                 ends = {"minimum": vars(error.param).get("min")}
                 ends["maximum"] = vars(error.param).get("max")
-                error.message = describe_fault(fault.errors()[0], ends | {"items": ends})
+                first = fault.errors()[0]
+                words = describe_fault(first, ends | {"items": ends})
+                error.message = f"{words}, not {str(first['input'])[:40]!r}"
             raise
         except ModuleNotFoundError as error:
             raise _missing_part(ctx.invoked_subcommand, error) from None

@@ -53,7 +53,7 @@ NO_FILE: Final = f"{{folder}}/{PATH_TEXT}"
 SMALL_STUDY: Final = ["--devices", "16", "--threshold", "5", "--words", "900"]
 NEW_STUDY: Final = ["x", *SMALL_STUDY, "--url", URL]
 # Commands that repeat no text but those of the package.
-OWN_TEXT_COMMANDS: Final = {("mechanisms",), ("params",)}
+OWN_TEXT_COMMANDS: Final = {("mechanisms",)}
 # By command, the arguments of runs that each show a hostile text; "{data}" has hostile items.
 ARGUMENT_LISTS: Final[dict[tuple[str, ...], list[list[str]]]] = {
     ("audit",): [["--database", "{database}"]],
