@@ -36,7 +36,9 @@ def status_routes(registry: CollectorRegistry, fault: Callable[[], str]) -> list
 
 async def page_server(app: Starlette, host: str, port: int, **options: Any) -> None:  # noqa: ANN401
     """Serve `app`, with `options` of uvicorn, until cancelled."""
-    config = uvicorn.Config(app, host, port, log_level="warning", access_log=False, **options)
+    config = uvicorn.Config(
+        app, host, port, log_level="warning", log_config=None, access_log=False, **options
+    )
     config.timeout_graceful_shutdown = 1
     server = uvicorn.Server(config)
     try:

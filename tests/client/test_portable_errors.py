@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from blindtally.datasets.cells import DataError
+from blindtally.datasets.file_formats import NotUtf8Error
 from blindtally.demo.server_process import StoppedBySignalError
 from client.errors import AnalystClosedError, NotFoundError, ServiceError
 from client.fleet.fleet import NobodyEnteredError
@@ -32,6 +33,7 @@ MAKERS: dict[type[Exception], Callable[[], Exception]] = {
     AnalystClosedError: AnalystClosedError,
     BudgetError: lambda: BudgetError("too much", ()),
     DataError: lambda: DataError(Path("a.csv"), "is empty", 3),
+    NotUtf8Error: lambda: NotUtf8Error(Path("a.csv"), "is empty", 3),
     FaultyParticipantError: lambda: FaultyParticipantError(3, "lies"),
     NobodyEnteredError: lambda: NobodyEnteredError(2, "late", [PolicyError("modes", "asks", 3)]),
     OpeningError: lambda: OpeningError("too few", [1, 2]),

@@ -44,6 +44,7 @@ async def play(url: str, study: str) -> None:
     assert [played.view.state async for played in fleet.run()] == ["decoded"]
 
 
+@pytest.mark.long_cells  # names of studies that other tests made
 def test_a_study_is_created_listed_started_and_stopped(url: str) -> None:
     view = created(url, "words", "--draft", "--stop-at", "0.9,0.8", "--set", "confidence=0.6")
     assert (view["state"], view["question"]["mechanism"]) == ("created", "tracked")
