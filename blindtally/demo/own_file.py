@@ -19,6 +19,8 @@ from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any, Final
 
+import numpy as np
+
 from blindtally.console.terminal import print_line
 from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.guesses import guess_dataset
@@ -41,6 +43,7 @@ from protocol.domains.hashed import Hashed
 from protocol.domains.known_items import KnownItems, number_in
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.registry import MECHANISMS, mechanism_of, parse_question
+from protocol.printable import printable
 from protocol.question_and_plan import SumKind, Terms
 from secagg.keys import Identity
 
@@ -56,8 +59,13 @@ IDLE_SECONDS: Final = 5.0  # on a slow machine no device is left out
 ALPHA, LEVELS, EXACT_LEVELS = 4, 5, 10  # 1,024 cells for a range of numbers, or a million
 WORDS_FACTOR: Final = 2  # as options are few, a table has room for all that devices hold
 WORDS_PER_OPTION: Final = 8
+MIN_CELLS: Final = 100  # that most numbers are spread over
+MAX_NAME: Final = 60  # characters of a column in the name of the study
 _DECIMAL_COMMA: Final = re.compile(r"[-+]?\d+,\d+")
-_CODE: Final = re.compile(r"(.*[\W_])?(id|code|no|number|sku|zip)", re.IGNORECASE)
+_CODE: Final = re.compile(
+    r"(.*[\W_])?(id|code|no|number|sku|zip|plz|status)|(post|zip)code", re.IGNORECASE
+)
+_LEADING_ZERO: Final = re.compile(r"0\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +94,7 @@ class Trial:
         if known < MIN_USERS:
             raise ValueError(f"{self.path} has {known:,} users: at least {MIN_USERS} are needed")
         column = report.columns.get("item") or "words"
+        shown = printable(" ".join(column.split()))[:MAX_NAME]
         fields = self._fields(dataset, column, users)
         is_open = isinstance(fields["domain"], Hashed | Utf8)  # an analyst cannot list the texts
         rounds = min(MAX_ROUNDS, users // MIN_USERS) if is_open else 1
@@ -104,9 +113,9 @@ class Trial:
             print_line(f"Devices with default settings refuse it: it {refusal.reason}.", err=True)
         kind = mechanism.answer_kind(question)
         name = {
-            AnswerKind.MEANS: f"What is the mean {column} of {users:,} devices?",
-            AnswerKind.DISTRIBUTION: f"What is the median {column} of {users:,} devices?",
-        }.get(kind, question_about(f"values of {column}", question.threshold, users))
+            AnswerKind.MEANS: f"What is the mean {shown} of {users:,} devices?",
+            AnswerKind.DISTRIBUTION: f"What is the median {shown} of {users:,} devices?",
+        }.get(kind, question_about(f"values of {shown}", question.threshold, users))
         timeouts = TIMEOUTS.model_copy(update={"idle": IDLE_SECONDS})
         return replace(setup, timeouts=timeouts, name=name)
 
@@ -118,6 +127,8 @@ class Trial:
         if _are_numbers(items, column):
             mechanism = "hierarchical-histogram" if has_noise else "number-sums"
             interval = known.interval(ALPHA, LEVELS if has_noise else EXACT_LEVELS)
+            if not has_noise:
+                _check_spread([number_in(item) or 0.0 for item in items])
             return {"mechanism": mechanism, "domain": interval, "threshold": 5} | noise
         fields: dict[str, Any] = {"threshold": self.threshold or default_threshold(users)}
         fields |= noise
@@ -139,10 +150,22 @@ def _are_numbers(items: Sequence[str], column: str) -> bool:
     """
     if len(items) <= MAX_OPTIONS or _CODE.fullmatch(column):
         return False
+    if any(map(_LEADING_ZERO.fullmatch, items)):
+        return False
     commas = [item for item in items if _DECIMAL_COMMA.fullmatch(item)]
     if commas and all(number_in(item.replace(",", ".")) is not None for item in items):
         raise ValueError(f"{commas[0]!r} has a decimal comma: save the numbers with points")
     return all(number_in(item) is not None for item in items)
+
+
+def _check_spread(numbers: Sequence[float]) -> None:
+    """Refuse numbers of which most would be one cell, because a few are far from them."""
+    low, middle_low, middle_high, high = np.quantile(numbers, [0, 0.05, 0.95, 1])
+    if (high - low) / ALPHA**EXACT_LEVELS > (middle_high - middle_low) / MIN_CELLS:
+        raise ValueError(
+            f"most numbers are from {middle_low:g} to {middle_high:g}, and all from {low:g} to "
+            f"{high:g}: leave out those that measure nothing, or add --epsilon 1 for the median"
+        )
 
 
 def _chosen_fields(fields: Mapping[str, Any], terms: Terms, rounds: int) -> dict[str, Any]:

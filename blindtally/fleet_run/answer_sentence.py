@@ -27,7 +27,7 @@ def answer_sentences(
         numbers = study.numbers()[0]
         yield (
             f"The mean of the numbers of {numbers.devices:,} devices is {numbers.mean:.4g}, and "
-            f"their sum is {numbers.sum:,.6g}."
+            f"their sum is {numbers.sum:,.6g} (each rounded by up to {numbers.rounding:.2g})."
         )
     elif kind is AnswerKind.DISTRIBUTION:
         middle = study.quantiles([0.5])[0]

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from blindtally.registrar_service.enrolment_record import EnrolmentRecord, Person
+from blindtally.registrar_service.enrolment_record import EnrolmentRecord, OlderCopyError, Person
 from blindtally.registrar_service.proofs import Prove
 from blindtally.status_page import status_routes
 from client.committee.registrar import Registrar
@@ -67,6 +67,8 @@ class RegistrarService:
             self._record.check()
         except sqlite3.Error:
             return "the record cannot be written"
+        except OlderCopyError:
+            return "the record is an older copy"
         seating = self._seating
         if seating is not None and monotonic() - seating.last_contact > _HEALTHY_SECONDS:
             return "the service does not show its rounds"
@@ -80,7 +82,7 @@ class RegistrarService:
             answer, is_new = await asyncio.to_thread(self._enrol, person, body)
         except TimeoutError:
             problem = ProblemError(ProblemType.TOO_SLOW, "the body did not arrive")
-        except (sqlite3.Error, OSError):
+        except (sqlite3.Error, OSError, OlderCopyError):
             detail = "the registrar cannot write its record: nothing was signed"
             problem = ProblemError(ProblemType.UNAVAILABLE, detail)
         except ValueError:  # of pydantic, or of an identity

@@ -139,6 +139,7 @@ class EnrolmentRecord:
         with self._lock:
             execute("BEGIN IMMEDIATE")  # another process may make tokens
             try:
+                self._check_age()
                 before = self._connection.total_changes
                 yield execute
                 if is_changed := self._connection.total_changes > before:

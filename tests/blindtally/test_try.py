@@ -13,6 +13,7 @@ import pytest
 from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.guesses import guess_dataset
 from blindtally.demo.own_file import Trial
+from protocol.printable import check_name
 
 
 def write(folder: Path, text: str, encoding: str = "utf-8") -> Path:
@@ -36,6 +37,7 @@ TEXTS = [f"a long {letter * 2}" for letter in "abcdefghijklmnop"]
         ("found", [text * 9 for text in TEXTS], None, "tracked", "hashed"),
         ("found_id", NUMBERS, None, "tracked", "utf8"),
         ("found", NUMBERS, None, "number-sums", "interval"),
+        ("found", ["0" + number for number in NUMBERS], None, "tracked", "utf8"),
         ("found", ANSWERS, 1.0, "count-median", "listed"),
         ("found", TEXTS, 1.0, "count-median", "listed"),
         ("found", NUMBERS, 1.0, "hierarchical-histogram", "interval"),
@@ -55,6 +57,11 @@ def test_the_question_follows_from_the_data(
 @pytest.mark.parametrize(
     ("text", "encoding", "fault"),
     [
+        (
+            rows("user,age", [*NUMBERS, "123456789"]),
+            "utf-8",
+            "most numbers are from 2 to 38, and all",
+        ),
         (rows("user,answer", ANSWERS, users=12), "utf-8", "12 users: at least 20 are needed"),
         ("query\nripe pear\nfig\n", "utf-8", "one column only: add --column query"),
         ("who,what,fruit\na,x,fig\na,x,fig\n", "utf-8", "--column what or --column fruit"),
@@ -67,6 +74,15 @@ def test_an_error_states_what_would_have_sufficed(
 ) -> None:
     with pytest.raises(ValueError, match=fault):
         Trial(path=write(tmp_path, text, encoding)).setup()
+
+
+@pytest.mark.parametrize(
+    "name", ['"Favourite\nfruit"', "fruit\u200b", "fruit\x1b[2J", "fruit " * 60]
+)
+def test_any_name_of_a_column_can_be_in_the_name_of_a_study(name: str, tmp_path: Path) -> None:
+    study = Trial(path=write(tmp_path, rows(f"user,{name}", ANSWERS))).setup().name
+    assert "fruit" in check_name(study)
+    assert len(study) <= 200
 
 
 def test_users_are_guessed_and_spreadsheets_have_their_encoding(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -95,6 +96,9 @@ def test_an_older_copy_is_refused_so_that_no_token_is_spent_twice(
     record.enrol(holder, SCOPE, FIRST_KEY, 0)
     EnrolmentRecord(file, REGISTRAR.public)  # a restart
     shutil.copy(file.with_suffix(".backup"), file)
+    for change in (record.check, partial(record.enrol, holder, SCOPE, SECOND_KEY, 0)):
+        with pytest.raises(OlderCopyError):
+            change()
     with pytest.raises(OlderCopyError, match="3 changes, and the registrar has made 4"):
         EnrolmentRecord(file, REGISTRAR.public)
     file.unlink()
