@@ -20,11 +20,11 @@ class LazyCoroutineFunction:
     """The coroutine function `name` of a module, which is imported at the first call."""
 
     def __init__(self, module: str, name: str) -> None:
-        self._module, self.__name__ = module, name
+        self.__module__, self.__name__, self.__qualname__ = module, name, name
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:
-        function: Callable[..., Any] = getattr(import_module(self._module), self.__name__)
+        function: Callable[..., Any] = getattr(import_module(self.__module__), self.__name__)
         return function
 
     async def __call__(self, *args: object, **options: object) -> object:

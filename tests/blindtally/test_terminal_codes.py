@@ -93,7 +93,7 @@ ARGUMENT_LISTS: Final[dict[tuple[str, ...], list[list[str]]]] = {
     ("backup",): [[NO_FILE, "--database", "{database}"]],
     ("restore",): [[NO_FILE, "--database", "sqlite:///{folder}/restored.db"]],
     ("clock",): [[TEXT, "--database", "{database}"]],
-    ("params",): [["--devices", "100"], ["--devices", TEXT]],
+    ("params",): [["--devices", TEXT]],
     ("plan", "sum"): [[*SMALL_STUDY, "--rounds", "1", "--data", "{data}", "--column", TEXT]],
     ("plan", "reports"): [["--devices", "20", "--epsilon", "3", "--goal", TEXT]],
     ("plan", "release"): [["--devices", "20", "--epsilon", "3", "--json", NO_FILE]],

@@ -73,8 +73,8 @@ async def test_a_list_deleted_meanwhile_is_not_kept(
             await service.store.cohorts.delete_bodies([1])
         return rows
 
-    monkeypatch.setattr("server.db.repositories.messages._VECTORS_PER_BATCH", 2)
-    monkeypatch.setattr("server.db.repositories.messages._BATCH_BYTES", 1)
+    monkeypatch.setattr("server.db.repositories.messages.sum_messages._VECTORS_PER_BATCH", 2)
+    monkeypatch.setattr("server.db.repositories.messages.sum_messages._BATCH_BYTES", 1)
     monkeypatch.setattr(type(service.store.messages), "batch_of_bodies", stop_behind)
     for _ in range(2):
         with pytest.raises(ProblemError, match="the study was stopped"):
@@ -91,9 +91,9 @@ async def test_batches_of_bodies_of_equal_size_are_limited_in_bytes(
     async def batches() -> list[int]:
         return [len(batch) async for batch in messages.bodies(1, MessageKind.KEY_SHARES)]
 
-    monkeypatch.setattr("server.db.repositories.messages._VECTORS_PER_BATCH", 2)
+    monkeypatch.setattr("server.db.repositories.messages.sum_messages._VECTORS_PER_BATCH", 2)
     assert await batches() == [2, n - 2]
-    monkeypatch.setattr("server.db.repositories.messages._BATCH_BYTES", 4 * size - 1)
+    monkeypatch.setattr("server.db.repositories.messages.sum_messages._BATCH_BYTES", 4 * size - 1)
     assert await batches() == [2, *(min(3, n - start) for start in range(2, n, 3))]
 
 

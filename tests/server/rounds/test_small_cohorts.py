@@ -106,8 +106,8 @@ async def test_the_sum_of_each_cohort_is_exact(
     quiet: Served, monkeypatch: pytest.MonkeyPatch, is_small: bool
 ) -> None:
     if not is_small:
-        monkeypatch.setattr("server.db.repositories.messages._MAX_SMALL_DEVICES", 0)
-        monkeypatch.setattr("server.db.repositories.messages._VECTORS_PER_BATCH", 2)
+        monkeypatch.setattr("server.db.repositories.messages.sum_messages._MAX_SMALL_DEVICES", 0)
+        monkeypatch.setattr("server.db.repositories.messages.sum_messages._VECTORS_PER_BATCH", 2)
     study, devices = await join(quiet)
     for number, device in enumerate(devices):
         device.histogram = {f"{chr(ord('a') + number // SIZE)}{number % SIZE}": 1}
@@ -234,7 +234,7 @@ async def test_few_cohorts_that_are_not_small_are_summed_at_the_same_time(
         return await read_masked_sum(*arguments)
 
     monkeypatch.setattr("server.rounds.cohort_sums.read_masked_sum", read_slowly)
-    monkeypatch.setattr("server.db.repositories.messages._MAX_SMALL_DEVICES", 0)
+    monkeypatch.setattr("server.db.repositories.messages.sum_messages._MAX_SMALL_DEVICES", 0)
     study, devices = await join(quiet)
     await play(quiet, devices, "share", "check", "mask", "confirm", "reveal")
     assert (await until_closed(quiet, study)).state == "decoded"
