@@ -12,7 +12,7 @@ import os
 import sqlite3
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from random import SystemRandom
@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 
 DRAWS_SUFFIX = ".draws"
 RECORD_SUFFIX = ".enrolments"
-MAX_CONNECTIONS = 64  # of devices; others get a 503, and try again
-MAX_HEADER_BYTES = 2**14  # of a request; a proof has half of them
+# A device that connects as one more gets a 503, and tries again.
+MAX_CONNECTIONS = 64
+# A proof may take half of a request's headers.
+MAX_HEADER_BYTES = 2**14
 KeyArgument = Annotated[Path, Argument(metavar="FILE", help="Key file of the registrar.")]
 
 registrar = typer.Typer(
@@ -228,19 +230,21 @@ async def _run(
         seated = f"seated {pending.joiners:,} devices in {where}"
         print_line(f"{where} is not seated: {reason}" if reason else seated, err=bool(reason))
 
-    devices = page_server(
-        service.app(),
-        *address,
-        http="h11",  # which limits the size of headers
-        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-        limit_concurrency=MAX_CONNECTIONS,
-    )
-    if registrar is None or url is None:
-        await devices
-        return
-    print_line(f"it seats the rounds at {shown_url(url)}")
-    async with http_client(url) as http:
-        await run_together(devices, registrar.serve(Transport(http), key, report))
+    async with AsyncExitStack() as stack:
+        seating = None
+        if registrar is not None and url is not None:
+            http = await stack.enter_async_context(http_client(url))
+            print_line(f"it seats the rounds at {shown_url(url)}")
+            seating = registrar.serve(Transport(http), key, report)
+        # h11 is the parser of uvicorn that limits the size of headers.
+        devices = page_server(
+            service.app(),
+            *address,
+            http="h11",
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+            limit_concurrency=MAX_CONNECTIONS,
+        )
+        await run_together(devices, seating)
 
 
 def _load(path: Path) -> "Identity":

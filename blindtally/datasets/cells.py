@@ -28,6 +28,7 @@ _NAN: Final = re.compile(r"[-+]?[sq]?nan(\d+|\(.*\))?")
 _MAX_COUNT_DIGITS: Final = 19
 # An exponent of three digits is that of no count.
 _NUMBER: Final = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]{1,2})?", re.IGNORECASE)
+DECIMAL_COMMA: Final = re.compile(r"\s*[-+]?\d+,\d+\s*")
 _SEPARATOR: Final = r"[., '’_\u00a0\u202f]"
 # In India, groups of two digits stand before the last three.
 _SEPARATED: Final = re.compile(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal, TypeAlias, get_args
 
-from blindtally.datasets.cells import may_be_counts, may_be_lists
+from blindtally.datasets.cells import DECIMAL_COMMA, may_be_counts, may_be_lists
 
 Role: TypeAlias = Literal["item", "user", "count"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
@@ -49,7 +49,6 @@ _ATTRIBUTE: Final = re.compile(
     "date|time|datetime|timestamp|year|month|week|day|hour|rank|rating|score|price|age|latitude"
     "|longitude"
 )
-_DECIMAL_COMMA: Final = re.compile(r"\s*[-+]?\d+,\d+\s*")
 _IDENTIFIER: Final = re.compile("id|code|index")
 # Names of numbers of things, such as "Number of Orders", "# items" and "items_total".
 _TOTAL: Final = "counts?|cnt|totals?|sum|amount|qty|quantity|freq|frequency|frequencies"
@@ -251,7 +250,7 @@ def _refuse_lists(columns: Columns, name: str, cells: Sequence[str]) -> None:
     words, has_user = _words(name), columns.user is not None
     is_plural = has_user and not _is_other(name) and any(map(_PLURAL.fullmatch, words))
     is_number = has_user and (is_plural or _NUMBER_NAME.fullmatch(" ".join(words)))
-    if 2 * sum(_DECIMAL_COMMA.fullmatch(cell) is not None for cell in cells) > len(cells):
+    if 2 * sum(DECIMAL_COMMA.fullmatch(cell) is not None for cell in cells) > len(cells):
         first = cells[0].strip()
         fault = f"{first!r} in column {name!r} is a list, or {first.replace(',', '.')} is meant"
     elif may_be_lists(cells, ";|," if is_plural else ";|", may_have_blanks=columns.count is None):

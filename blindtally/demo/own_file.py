@@ -22,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from blindtally.console.terminal import print_line
+from blindtally.datasets.cells import DECIMAL_COMMA
 from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.guesses import guess_dataset
 from blindtally.datasets.reader import Dataset
@@ -51,17 +52,19 @@ MIN_USERS: Final = 20  # a smaller sum hides a device among few others
 MAX_USERS: Final = 300  # on a small machine they take half a minute
 MAX_OPTIONS: Final = 12  # different texts that an analyst could have listed
 MAX_CONTRIBUTION: Final = 10  # items of a device
-MAX_ROUNDS: Final = 4  # of texts: later rounds count common ones in few words
+# Later rounds count the common texts in few words.
+MAX_ROUNDS: Final = 4
 MAX_TEXT_BYTES: Final = 40  # longer texts are hashed, and later rounds fetch them
 DELTA: Final = 1e-6
-MIN_SHARE: Final = 0.9  # of the devices, in a sum
+# A sum has at least this share of the devices.
+MIN_SHARE: Final = 0.9
 IDLE_SECONDS: Final = 5.0  # on a slow machine no device is left out
 ALPHA, LEVELS, EXACT_LEVELS = 4, 5, 10  # 1,024 cells for a range of numbers, or a million
-WORDS_FACTOR: Final = 2  # as options are few, a table has room for all that devices hold
+# A table has room for all that devices hold, and as much again.
+WORDS_FACTOR: Final = 2
 WORDS_PER_OPTION: Final = 8
 MIN_CELLS: Final = 100  # that most numbers are spread over
 MAX_NAME: Final = 60  # characters of a column in the name of the study
-_DECIMAL_COMMA: Final = re.compile(r"[-+]?\d+,\d+")
 _CODE: Final = re.compile(
     r"(.*[\W_])?(id|code|no|number|sku|zip|plz|status)|(post|zip)code", re.IGNORECASE
 )
@@ -152,7 +155,7 @@ def _are_numbers(items: Sequence[str], column: str) -> bool:
         return False
     if any(map(_LEADING_ZERO.fullmatch, items)):
         return False
-    commas = [item for item in items if _DECIMAL_COMMA.fullmatch(item)]
+    commas = [item for item in items if DECIMAL_COMMA.fullmatch(item)]
     if commas and all(number_in(item.replace(",", ".")) is not None for item in items):
         raise ValueError(f"{commas[0]!r} has a decimal comma: save the numbers with points")
     return all(number_in(item) is not None for item in items)
