@@ -8,6 +8,7 @@ has no further effect.
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from socket import gaierror
 from typing import Final, Self
 
 import httpx
@@ -250,6 +251,20 @@ def is_retryable(error: Exception) -> bool | float:
     return isinstance(error, httpx.TransportError) and not is_wrong_request
 
 
+def is_wrong_address(error: Exception) -> bool:
+    """Return whether a first request failed because the address is wrong.
+
+    Nothing listens there, the name does not resolve, or only one side uses TLS. A service that
+    answered before may give the same error while it restarts.
+    """
+    return isinstance(error, httpx.ConnectError) or _closed_without_answer(error)
+
+
+def _closed_without_answer(error: Exception) -> bool:
+    """Return whether a server closed the connection, as one with TLS does for plain HTTP."""
+    return isinstance(error, httpx.RemoteProtocolError) and "without sending" in str(error)
+
+
 @contextmanager
 def http_errors_as_unreachable() -> Iterator[None]:
     """Raise ServiceUnreachableError instead of an error of the HTTP library."""
@@ -269,12 +284,24 @@ def _unreachable_reason(error: Exception) -> str:
     advice = ""
     if isinstance(error, httpx.ConnectError):
         advice = " (check the address, and that the service runs there)"
-    if "CERTIFICATE_VERIFY_FAILED" in str(error):
-        variable = certificate_variable() or "SSL_CERT_FILE"
-        advice = f" (check the address, and the trusted certificates in {variable})"
+        if isinstance(_first_cause(error), gaierror):
+            advice = " (no such name is known: check the address, and this machine's network)"
+        elif "CERTIFICATE_VERIFY_FAILED" in str(error):
+            variable = certificate_variable() or "SSL_CERT_FILE"
+            advice = f" (check the address, and the trusted certificates in {variable})"
+        elif "SSL" in str(error):
+            advice = f" (does the server use TLS? If not: {service.replace('https:', 'http:')})"
+    elif _closed_without_answer(error) and service.startswith("http:"):
+        advice = f" (does the server use TLS? Then: {service.replace('http:', 'https:')})"
     if request is not None:
         service += _through_proxy(request.url)
     return f"{service} is out of reach: {type(error).__name__}: {error}{advice}"
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    while cause := error.__cause__ or error.__context__:
+        error = cause
+    return error
 
 
 def _through_proxy(url: httpx.URL) -> str:

@@ -123,7 +123,7 @@ def fleet(
         goal = parse_goal(scenario.stop_at)
         config = replace(config, token=token, api_key=key)
         file, key_file = DataFile(data, column), None if scenario.no_registrar else registrar
-        with open_analyst(url, key) as analyst:
+        with open_analyst(url, key, waits_for_start=True) as analyst:
             joined = analyst.study(study) if study else None
             view = joined.view if joined else None
             processes = workers or useful_processes(view or scenario.kind, devices)

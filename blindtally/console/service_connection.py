@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import typer
 
@@ -34,14 +34,15 @@ _NOT_FOUND_ADVICE: Final = {
 
 
 @contextmanager
-def open_analyst(url: str, key: str | None) -> Iterator[Analyst]:
+def open_analyst(url: str, key: str | None, *, waits_for_start: bool = False) -> Iterator[Analyst]:
     """Yield an analyst of the service.
 
     Raises:
         typer.Exit: if the service does not answer, or refuses a request.
     """
     try:
-        with Analyst(url, key, patience=_TIMEOUT_SECONDS) as analyst:
+        options: Any = {"patience": _TIMEOUT_SECONDS, "waits_for_start": waits_for_start}
+        with Analyst(url, key, **options) as analyst:
             yield analyst
     except ServiceUnreachableError as error:
         raise exit_with_error(error, code=1) from None

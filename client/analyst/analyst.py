@@ -297,7 +297,8 @@ class Analyst:
     """The service at `url` in a thread.
 
     `key` is an API key, None if the service is open. A request that fails for the moment is
-    repeated for `patience` seconds.
+    repeated for `patience` seconds. If nothing listens at `url` when the first request is sent, the
+    call fails at once, unless the analyst `waits_for_start` of the service.
     """
 
     def __init__(
@@ -307,8 +308,10 @@ class Analyst:
         *,
         patience: float = DEFAULT_PATIENCE_SECONDS,
         transport: httpx.BaseTransport | None = None,
+        waits_for_start: bool = False,
     ) -> None:
         self._sender = sender.Sender(url, key, patience, transport)
+        self._sender.has_answered = waits_for_start
 
     def __repr__(self) -> str:
         return f"<Analyst at {self._sender.shown_url}{', closed' * self._sender.is_closed}>"

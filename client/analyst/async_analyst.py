@@ -298,7 +298,8 @@ class AsyncAnalyst:
     """The service at `url` in an event loop.
 
     `key` is an API key, None if the service is open. A request that fails for the moment is
-    repeated for `patience` seconds.
+    repeated for `patience` seconds. If nothing listens at `url` when the first request is sent, the
+    call fails at once, unless the analyst `waits_for_start` of the service.
     """
 
     def __init__(
@@ -308,8 +309,10 @@ class AsyncAnalyst:
         *,
         patience: float = DEFAULT_PATIENCE_SECONDS,
         transport: httpx.AsyncBaseTransport | None = None,
+        waits_for_start: bool = False,
     ) -> None:
         self._sender = async_sender.AsyncSender(url, key, patience, transport)
+        self._sender.has_answered = waits_for_start
 
     def __repr__(self) -> str:
         return f"<AsyncAnalyst at {self._sender.shown_url}{', closed' * self._sender.is_closed}>"

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 import httpx
@@ -52,6 +53,7 @@ class AsyncSender:
         self._http = httpx.AsyncClient(transport=transport, **options)
         self.shown_url = shown_url(url)
         self._patience = check_patience(patience)
+        self.has_answered = False  # before that, the address may be wrong
 
     async def send(self, request: ApiRequest[T]) -> T:
         """Return the answer to a request.
@@ -78,7 +80,8 @@ class AsyncSender:
             return await self._repeated(send_again)(request)
 
     def _repeated(self, function: Callable[P, T]) -> Callable[P, T]:
-        return repeated(function, self._patience, announced=self.shown_url)
+        known = partial(getattr, self, "has_answered")
+        return repeated(function, self._patience, announced=self.shown_url, is_known=known)
 
     async def _send_once(self, request: ApiRequest[T]) -> T:
         response = await self._open(**request.arguments)
@@ -88,7 +91,9 @@ class AsyncSender:
     async def _open(self, **arguments: Any) -> httpx.Response:  # noqa: ANN401 - those of httpx
         """Return a response, whose body is not read yet."""
         request = self._http.build_request(**arguments)
-        return await async_within(HEAD_SECONDS, lambda: self._http.send(request, stream=True))
+        response = await async_within(HEAD_SECONDS, lambda: self._http.send(request, stream=True))
+        self.has_answered = True
+        return response
 
     async def _read_whole(self, response: httpx.Response) -> httpx.Response:
         async with aclosing(response):

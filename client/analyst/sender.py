@@ -4,6 +4,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 import httpx
@@ -53,6 +54,7 @@ class Sender:
         self._http = httpx.Client(transport=transport, **options)
         self.shown_url = shown_url(url)
         self._patience = check_patience(patience)
+        self.has_answered = False  # before that, the address may be wrong
 
     def send(self, request: ApiRequest[T]) -> T:
         """Return the answer to a request.
@@ -79,7 +81,8 @@ class Sender:
             return self._repeated(send_again)(request)
 
     def _repeated(self, function: Callable[P, T]) -> Callable[P, T]:
-        return repeated(function, self._patience, announced=self.shown_url)
+        known = partial(getattr, self, "has_answered")
+        return repeated(function, self._patience, announced=self.shown_url, is_known=known)
 
     def _send_once(self, request: ApiRequest[T]) -> T:
         response = self._open(**request.arguments)
@@ -89,7 +92,9 @@ class Sender:
     def _open(self, **arguments: Any) -> httpx.Response:  # noqa: ANN401 - those of httpx
         """Return a response, whose body is not read yet."""
         request = self._http.build_request(**arguments)
-        return within(HEAD_SECONDS, lambda: self._http.send(request, stream=True))
+        response = within(HEAD_SECONDS, lambda: self._http.send(request, stream=True))
+        self.has_answered = True
+        return response
 
     def _read_whole(self, response: httpx.Response) -> httpx.Response:
         with closing(response):

@@ -24,7 +24,7 @@ from stamina.instrumentation import (
 )
 
 from client.credentials import remember_basic_auth
-from client.errors import ServiceError, is_retryable, short_text
+from client.errors import ServiceError, is_retryable, is_wrong_address, short_text
 from client.http_environment import no_tls_context, proxy_of, tls_context
 from protocol.api.messages import MAX_RETRY_SECONDS
 
@@ -110,18 +110,25 @@ def shown_url(url: str) -> str:
 
 
 def repeated(
-    function: Callable[P, T], patience: float, jitter: float = 1.0, announced: str = ""
+    function: Callable[P, T],
+    patience: float,
+    jitter: float = 1.0,
+    announced: str = "",
+    is_known: Callable[[], bool] = lambda: True,
 ) -> Callable[P, T]:
     """Return `function` with repetitions for `patience` seconds, as `is_retryable` allows.
 
     `function` may be asynchronous. The waits between repetitions differ by up to `jitter` seconds.
-    If the address of the service is `announced`, a warning states that it is not available.
+    If the address of the service is `announced`, a warning states that it is not available. Until
+    the address `is_known`, the error of a wrong one is raised at once.
     """
     is_announced = not announced or patience < _MIN_ANNOUNCED_SECONDS
 
     def retry_delay(error: Exception) -> bool | float:
         nonlocal is_announced
         delay = is_retryable(error)
+        if is_wrong_address(error) and not is_known():
+            return False
         if delay is not False:
             _silence_hooks()
             if not is_announced:

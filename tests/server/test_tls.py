@@ -1,5 +1,7 @@
 """The service over HTTPS, by a certificate made here, and its errors without one."""
 
+import asyncio
+import re
 import ssl
 from pathlib import Path
 
@@ -8,6 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from blindtally.cli import app
+from client.analyst.analyst import Analyst
+from client.analyst.async_analyst import AsyncAnalyst
+from client.errors import ServiceUnreachableError
 from client.http.transport import http_client
 from tests.server.conftest import Serve
 from tests.server.harness import Served
@@ -75,3 +80,34 @@ def test_a_certificate_that_cannot_be_used_is_refused_in_words(
         result = CliRunner().invoke(app, ["serve", *database, *flags])
         assert result.exit_code in (1, 2)
         assert message in result.output
+
+
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("http://127.0.0.1:1", "check the address, and that the service runs there"),
+        ("http://nobody.invalid", "no such name is known"),
+        ("https://127.0.0.1:{plain}", "does the server use TLS? If not: http://127.0.0.1:{plain}"),
+        ("http://127.0.0.1:{tls}", "does the server use TLS? Then: https://127.0.0.1:{tls}"),
+    ],
+)
+async def test_a_wrong_address_ends_the_first_request_at_once(
+    url: str, advice: str, pair: tuple[Path, Path]
+) -> None:
+    def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*pair)
+    plain = await asyncio.start_server(answer, "127.0.0.1", 0)
+    tls = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
+    ports = {"plain": plain.sockets[0].getsockname()[1], "tls": tls.sockets[0].getsockname()[1]}
+    shown = re.escape(f"({advice.format(**ports)}")
+    async with plain, tls, asyncio.timeout(20):
+        async with AsyncAnalyst(url.format(**ports), patience=1e6) as first:
+            with pytest.raises(ServiceUnreachableError, match=shown):
+                await first.study("s1")
+        analyst = Analyst(url.format(**ports), patience=1e6)
+        with analyst, pytest.raises(ServiceUnreachableError, match=shown):
+            await asyncio.to_thread(analyst.study, "s1")

@@ -38,7 +38,8 @@ def test_a_command_shows_that_it_waits_for_the_service(
 ) -> None:
     monkeypatch.setattr("blindtally.console.service_connection._TIMEOUT_SECONDS", 0.5)
     monkeypatch.setattr("client.http.address_and_retries._MIN_ANNOUNCED_SECONDS", 0.5)
-    with pytest.raises(typer.Exit), open_analyst("http://127.0.0.1:1", None) as analyst:
+    waiting_for = open_analyst("http://127.0.0.1:1", None, waits_for_start=True)
+    with pytest.raises(typer.Exit), waiting_for as analyst:
         next(analyst.studies())
     (waiting,) = (each.getMessage() for each in caplog.records if each.levelname == "WARNING")
     assert waiting.startswith("http://127.0.0.1:1 is not available; trying again for 0 s (")

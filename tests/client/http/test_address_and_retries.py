@@ -16,7 +16,7 @@ from client.analyst.sender import Sender
 from client.device.blocking_device import Device
 from client.device.device_state import DeviceState
 from client.device.take_part import take_part
-from client.errors import UnreadableAnswerError
+from client.errors import ServiceError, UnreadableAnswerError
 from client.http.address_and_retries import repeated, service_url
 from client.http.transport import http_client
 
@@ -124,6 +124,21 @@ def test_an_answer_of_another_program_is_our_error(response: httpx.Response) -> 
         analyst(response).study("s1")
     with pytest.raises(UnreadableAnswerError, match="cannot be read"):
         next(sender(response).events(EventCursor("s1")))
+
+
+def test_a_service_that_answered_may_restart() -> None:
+    lost = httpx.ConnectError("refused")
+    answers = iter([httpx.Response(404), lost, lost, httpx.Response(404)])
+
+    def answer(_request: httpx.Request) -> httpx.Response:
+        if isinstance(given := next(answers), Exception):
+            raise given
+        return given
+
+    analyst = Analyst("http://service", transport=httpx.MockTransport(answer))
+    for _ in range(2):
+        with pytest.raises(ServiceError, match="404"):
+            analyst.study("s1")
 
 
 def test_a_malformed_event_is_our_error() -> None:
