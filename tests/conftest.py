@@ -4,7 +4,7 @@ Every test has one of three speeds. `make quick` runs the fast ones, `make test`
 slow ones, and `make test-slow` the slow ones and, with more examples, all properties:
 
     fast     tests that no table of `speeds.toml` names
-    medium   tests that its table `medium` names: files whose tests take more than 0.08 s each
+    medium   tests that its table `medium` names, about 0.15 s or more each
     slow     tests that its table `slow` names, about 1.5 s or more each, all but the first cases
              of the table `repeated`, and all tests that need PostgreSQL
 
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+import stamina._core
 from hypothesis import settings
 
 ALL_TESTS: Final = ("",)
@@ -78,6 +79,13 @@ def pytest_collection_finish() -> None:
     """
     gc.freeze()
     gc.set_threshold(5_000, 20, 20)
+
+
+@pytest.fixture
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait a hundredth of the time between two attempts of a client."""
+    seconds = stamina._core._compute_backoff
+    monkeypatch.setattr(stamina._core, "_compute_backoff", lambda *args: seconds(*args) / 100)
 
 
 def _is(speed: str, path: str, test: str) -> bool:

@@ -18,6 +18,7 @@ from client.http.transport import MAX_DOCUMENT_BYTES, Transport, http_client
 from protocol.api.messages_outside_sums import Survivors, frame_document
 from secagg.errors import UnsafeRequestError
 
+pytestmark = pytest.mark.usefixtures("quick_retries")
 Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 

@@ -19,6 +19,7 @@ from client.http.transport import Transport, http_client
 from client.http_environment import proxy_of, tls_context
 from tests.server.fake_provider import OIDC_SETTINGS
 
+pytestmark = pytest.mark.usefixtures("quick_retries")
 SECRET = "not-a-real-password"
 VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR")
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import httpx
 import pytest
-import stamina
 
 from client.errors import (
     ERROR_CLASSES,
@@ -23,6 +22,8 @@ from protocol.api.messages_outside_sums import frame_document
 from protocol.api.phases import Phase
 from secagg.errors import UnsafeRequestError
 from tests.client.mock_transport import MockTransport
+
+pytestmark = pytest.mark.usefixtures("quick_retries")
 
 
 def problem(kind: ProblemType, status: int, **more: object) -> httpx.Response:
@@ -53,18 +54,6 @@ def transport(*answers: httpx.Response | Exception, patience: float = 5.0) -> Tr
 
 def client(answer: Callable[[httpx.Request], httpx.Response]) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url="http://service/v1", transport=MockTransport(answer))
-
-
-@pytest.fixture(autouse=True)
-def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait a hundredth of the time between attempts."""
-    real = stamina.retry_context
-
-    def quick(on: object, **settings: float) -> object:
-        return real(on, **settings | {"wait_initial": 0.001, "wait_max": 0.01, "wait_jitter": 0})  # type: ignore[call-overload]
-
-    monkeypatch.setattr("stamina._core.retry_context", quick)
-    monkeypatch.setattr("client.http.transport.MIN_POLL_INTERVAL_SECONDS", 0.001)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +148,10 @@ def test_faults_appear_once(detail: str, faults: tuple[dict[str, str], ...], mes
     assert BadRequestError(document).message == message
 
 
-async def test_a_question_is_repeated_until_there_is_an_answer() -> None:
+async def test_a_question_is_repeated_until_there_is_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("client.http.transport.MIN_POLL_INTERVAL_SECONDS", 0.001)
     pending = [httpx.Response(202, json={}) for _ in range(3)]
     way = transport(*pending, httpx.Response(200, content=b"shares"))
     assert (await way.poll("/participants/p/encrypted-shares", "ticket")).content == b"shares"

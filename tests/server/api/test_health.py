@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -15,6 +16,7 @@ from sqlalchemy import event, func, select, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError
 
+from server.db import readiness
 from server.db.database_errors import UNAVAILABLE_ERRORS
 from server.db.readiness import WRITE_TEMPORARY_FILE, Readiness
 from server.db.schema import IdempotencyKeyRow
@@ -28,7 +30,15 @@ async def until_ready(served: Served) -> None:
     late = monotonic() + 20
     while (await served.client.get("/readyz")).status_code != 200:
         assert monotonic() < late
-        await asyncio.sleep(0.02)
+        await served.service.orchestrator.step()
+
+
+@pytest.fixture
+def pass_second(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return a function after which the last probe and the last write were over a second ago."""
+    passed = [0.0]
+    monkeypatch.setattr(readiness, "monotonic", lambda: monotonic() + sum(passed))
+    return lambda: passed.append(1.1)
 
 
 async def test_a_service_is_alive_and_ready(each_served: Served) -> None:
@@ -96,7 +106,7 @@ async def test_a_service_whose_disk_is_full_is_alive_but_not_ready_until_there_i
 
 
 async def test_an_idle_service_whose_disk_is_full_is_not_ready(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: Served, monkeypatch: pytest.MonkeyPatch, pass_second: Callable[[], None]
 ) -> None:
     """No write was refused yet, and small ones would not be."""
     assert (await served.client.get("/readyz")).status_code == 200
@@ -104,7 +114,7 @@ async def test_an_idle_service_whose_disk_is_full_is_not_ready(
     full = Mock(f_frsize=disk.f_frsize, f_bavail=2**20 // disk.f_frsize - 1)
     with monkeypatch.context() as patch:
         patch.setattr(os, "statvfs", lambda _folder: full)
-        await asyncio.sleep(1.1)
+        pass_second()
         assert "ENOSPC" in refused(await served.client.get("/readyz"), 503, "unavailable")
         await served.tick()
         assert (await served.client.get("/readyz")).status_code == 503
@@ -112,7 +122,7 @@ async def test_an_idle_service_whose_disk_is_full_is_not_ready(
 
 
 async def test_an_idle_service_whose_postgresql_has_a_full_disk_is_not_ready(
-    serve: Serve, postgres_url: str
+    serve: Serve, postgres_url: str, pass_second: Callable[[], None]
 ) -> None:
     """The probe needs a megabyte of PostgreSQL's disk, and an error there is an outage."""
     async with serve(postgres_url) as served:
@@ -132,20 +142,20 @@ async def test_an_idle_service_whose_postgresql_has_a_full_disk_is_not_ready(
                 raise psycopg.errors.DiskFull("could not write to file")
 
         event.listen(engine, "before_cursor_execute", refuse)
-        await asyncio.sleep(1.1)
+        pass_second()
         assert "53100" in refused(await served.client.get("/readyz"), 503, "unavailable")
         is_full = False
         await until_ready(served)
 
 
 async def test_an_idle_service_whose_database_is_locked_is_not_ready(
-    serve: Serve, sqlite_url: str, tmp_path: Path
+    serve: Serve, sqlite_url: str, tmp_path: Path, pass_second: Callable[[], None]
 ) -> None:
     """No client sends anything, and the service writes nothing."""
     async with serve(sqlite_url, database_timeout_seconds=0.05) as served:
         other = sqlite3.connect(tmp_path / "test.db", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
-        await asyncio.sleep(1.1)  # a service that has just written is not idle
+        pass_second()  # a service that has just written is not idle
         response = await served.client.get("/readyz")
         assert "SQLITE_BUSY" in refused(response, 503, "unavailable")
         refused(await served.client.post("/v1/studies", json=study_request()), 503, "unavailable")
@@ -169,18 +179,15 @@ _FAULTS_AND_REPAIRS = {
 
 
 async def test_an_idle_service_that_lacks_a_table_a_column_or_a_right_is_not_ready(
-    serve: Serve, role_url: str, owner: psycopg.Connection[Any]
+    serve: Serve, role_url: str, owner: psycopg.Connection[Any], pass_second: Callable[[], None]
 ) -> None:
     """PostgreSQL's names of these faults are in the answer, and the last one is a locked table."""
     async with serve(role_url, database_timeout_seconds=0.3) as served:
         for code, (fault, repair) in _FAULTS_AND_REPAIRS.items():
             await until_ready(served)
             owner.execute(fault)
-            for _ in range(60):
-                response = await served.client.get("/readyz")
-                if response.status_code == 503:
-                    break
-                await asyncio.sleep(0.05)
+            pass_second()
+            response = await served.client.get("/readyz")
             assert code in refused(response, 503, "unavailable")
             owner.execute(repair)
         await until_ready(served)
@@ -210,9 +217,12 @@ async def test_a_replica_whose_postgresql_became_read_only_is_not_ready(
 
 
 async def test_readiness_requests_probe_an_idle_database_once_a_second_without_a_change(
-    served: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    served: Served,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    pass_second: Callable[[], None],
 ) -> None:
-    await asyncio.sleep(1.1)  # a service that has just written is not idle
+    pass_second()  # a service that has just written is not idle
     files = tmp_path / "test.db", tmp_path / "test.db-wal"
     before = [(file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     tries, begin = Mock(return_value=None), Readiness.write_nothing
@@ -220,7 +230,7 @@ async def test_readiness_requests_probe_an_idle_database_once_a_second_without_a
     for _ in range(3):
         await asyncio.gather(*(served.client.get("/readyz") for _ in range(20)))
     tries.assert_called_once()
-    await asyncio.sleep(1)
+    pass_second()
     await served.client.get("/readyz")
     assert tries.call_count == 2
     assert [(file.stat().st_size, file.stat().st_mtime_ns) for file in files] == before
