@@ -20,8 +20,8 @@ from blindtally.console.output_files import private_files
 from blindtally.console.terminal import Terminal, print_line, protect_terminal
 from blindtally.garbage_collection import collect_rarely
 from blindtally.own_packages import import_own
-from protocol.api.validation_errors import describe_fault
 from protocol.printable import escape_hidden
+from protocol.validation_errors import describe_fault
 
 collect_rarely()
 import_own(["server"])  # as `blindtally` does for the packages of analysts and devices

@@ -1,8 +1,8 @@
 """Exceptions of analysts and devices.
 
 A refusal of the service is a `ServiceError` of a subclass that states the reason. A service that
-does not answer is a `ServiceUnreachableError`. Arguments that cannot be right are a `ValueError`,
-among them pydantic's `ValidationError`.
+does not answer is a `ServiceUnreachableError`. Arguments that cannot be right are a `ValueError`.
+Those of questions and policies are an `ArgumentsError`, which is also pydantic's `ValidationError`.
 """
 
 from blindtally.own_packages import ShadowedPackageError
@@ -33,12 +33,14 @@ from client.errors import (
     WrongPhaseError,
     WrongStateError,
 )
+from protocol.arguments import ArgumentsError
 from protocol.device_policy.policy import PolicyError
 from secagg.errors import ProtocolError, UnsafeRequestError
 
 __all__ = [
     "AlreadyCountedError",
     "AnalystClosedError",
+    "ArgumentsError",
     "BadRequestError",
     "BarredError",
     "BudgetSpentError",

@@ -1,10 +1,15 @@
-"""Base of all public documents: they are frozen, complete, and have no unknown fields."""
+"""Base of all public documents: they are frozen, complete, and have no unknown fields.
+
+Wrong arguments of one raise an `ArgumentsError`; a wrong JSON document raises pydantic's error.
+"""
 
 from collections.abc import Iterable
-from typing import Annotated, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, StringConstraints, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from protocol.arguments import NamedFields
 
 # JSON may escape half a character ("\ud800"), which UTF-8 cannot hold. pydantic checks this only
 # for strings with a constraint.
@@ -18,7 +23,18 @@ T = TypeVar("T")
 Rows: TypeAlias = Annotated[tuple[T, ...], FailFast()]
 
 
-class PublicModel(BaseModel):
+if TYPE_CHECKING:
+    _ExplainingModel = BaseModel
+else:
+
+    class _NamedFieldsOfModel(NamedFields, type(BaseModel)):
+        pass
+
+    class _ExplainingModel(BaseModel, metaclass=_NamedFieldsOfModel):
+        pass
+
+
+class PublicModel(_ExplainingModel):
     """Public document: frozen, complete, and without unknown fields."""
 
     # The input may be a secret key, pasted by mistake.

@@ -19,7 +19,6 @@ from pydantic import BaseModel, ValidationError
 from protocol.api.messages import PopulationName, ProblemType, RoundCount
 from protocol.api.messages_outside_sums import packed_report_bytes
 from protocol.api.one_shot import message_bytes
-from protocol.api.validation_errors import validation_faults
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.quality_goal import QualityGoal, goal_fault
 from protocol.mechanisms.registry import (
@@ -30,6 +29,7 @@ from protocol.mechanisms.registry import (
     AnyQuestion,
 )
 from protocol.question_and_plan import Terms
+from protocol.validation_errors import validation_faults
 from secagg.keys import SIGNATURE_BYTES
 from secagg.messages import KeyShares, UnmaskingShares
 from secagg.parameters import MAX_HOLDERS

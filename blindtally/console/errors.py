@@ -9,7 +9,7 @@ import typer
 from pydantic import BaseModel, ValidationError
 
 from blindtally.console.terminal import print_line
-from protocol.api.validation_errors import validation_faults
+from protocol.validation_errors import validation_faults
 
 NO_REASONS: Final[Mapping[str, str]] = MappingProxyType({})
 

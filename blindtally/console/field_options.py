@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_origin
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from typer.core import TyperCommand
 
-from protocol.api.validation_errors import validation_faults
+from protocol.validation_errors import validation_faults
 
 T = TypeVar("T")
 

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 from client.analyst.requests import ApiRequest
 from client.http.address_and_retries import url_path
 from protocol.api.messages import PopulationRequest, StudyRequest, StudyView, Timeouts
-from protocol.api.validation_errors import validation_faults
 from protocol.committee_terms import AnyCommitteeTerms, CommitteeTerms, VolunteerTerms
 from protocol.mechanisms.registry import AnyPlan, AnyQuestion, mechanism_of
 from protocol.question_and_plan import MAX_ROUNDS, MIN_COHORT_SIZE, Question, Terms
+from protocol.validation_errors import validation_faults
 
 DEFAULT_ROUNDS: Final = 5
 DEFAULT_COHORT_SIZE: Final = 1000  # the largest cohort if only the number of devices is given

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Final
 
+from protocol.arguments import NamedFields
 from protocol.question_and_plan import (
     DEFAULT_MAX_CONTRIBUTION,
     DEFAULT_MAX_DELTA,
@@ -52,8 +53,8 @@ class PolicyError(UnsafeRequestError):
         self.needed = needed
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy(metaclass=NamedFields):
     """Limits of a device: upper bounds on its contribution, lower bounds on its protection.
 
     Attributes:
@@ -99,6 +100,7 @@ class Policy:
             such sums in that time together keeps `max_epsilon` at `max_delta`.
 
     Raises:
+        ArgumentsError: if an argument has no name, or one that is not here.
         ValueError: if a key is not 32 bytes, or a limit is not a number from 0 up.
     """
 
@@ -122,7 +124,7 @@ class Policy:
     accept_exact_estimates: bool = False
 
     def __post_init__(self) -> None:
-        self._check_numbers()
+        self._check_types()
         for key in (*self.committee, *([] if self.registrar is None else [self.registrar])):
             if not isinstance(key, bytes) or len(key) != KEY_BYTES:
                 raise ValueError(  # it may be a secret key, so it is not shown
@@ -130,10 +132,12 @@ class Policy:
                     "bytes.fromhex reads a key of hexadecimal digits"
                 )
 
-    def _check_numbers(self) -> None:
-        """Raise ValueError for a limit that is not a number from 0 up."""
+    def _check_types(self) -> None:
+        """Raise ValueError for a limit that is not a number from 0 up, or not a bool."""
         for field in fields(self):
             limit = getattr(self, field.name)
+            if isinstance(field.default, bool) and limit not in (True, False):
+                raise ValueError(f"{field.name} is True or False, got {limit!r}")
             if not isinstance(field.default, int | float) or isinstance(field.default, bool):
                 continue
             is_number = isinstance(limit, Real) and not isinstance(limit, bool)

@@ -120,6 +120,7 @@ class JlQuestion(LinearQuestion):
     """Question of JL-HH with `rows` rows."""
 
     estimates_all_values: ClassVar[bool] = True
+    public_name: ClassVar[str] = "JohnsonLindenstrauss"
     mechanism: Literal["jl-hh"]
     rows: int = Field(default=512, ge=1, le=_MAX_ROWS)
 

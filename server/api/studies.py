@@ -13,8 +13,8 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from pydantic import ValidationError
 
 from protocol.api.messages import ProblemType, StudyPage, StudyRequest, StudyView
-from protocol.api.validation_errors import validation_faults
 from protocol.mechanisms.registry import AnyPlan
+from protocol.validation_errors import validation_faults
 from server.api.dependencies import (
     Caller,
     StudyId,

@@ -24,7 +24,7 @@ from protocol.api.messages import (
     ProblemType,
 )
 from protocol.api.phases import Phase
-from protocol.api.validation_errors import describe_fault
+from protocol.validation_errors import describe_fault
 from server.db.database_errors import UNAVAILABLE_ERRORS, loggable_reason
 from server.errors import INTERNAL_FAULT, FieldError, ProblemError, malformed_fields
 from server.telemetry.logs import bind_log_fields

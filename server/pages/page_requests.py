@@ -18,7 +18,7 @@ from starlette.responses import RedirectResponse
 from starlette.types import Scope
 
 from protocol.api.messages import ProblemType
-from protocol.api.validation_errors import describe_fault
+from protocol.validation_errors import describe_fault
 from server.api.dependencies import require
 from server.errors import ProblemError, malformed, malformed_fields, not_found
 from server.http.auth import AUTH_RETRY_AFTER, session_secret, shows_page

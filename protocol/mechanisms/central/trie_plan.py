@@ -1,7 +1,7 @@
 """Questions and plans of TrieHH: the level of a round, its frontier, and the cells of its votes."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, StringConstraints, model_validator
@@ -31,6 +31,7 @@ class TrieHhQuestion(ReleaseQuestion):
     With `vote_tables`, votes are sent in a table (`trie_votes.py`) in rounds where it is smaller.
     """
 
+    public_name: ClassVar[str] = "TrieHH"
     mechanism: Literal["triehh"] = "triehh"
     stride: int = Field(default=1, ge=1, le=8)
     truncate: bool = False

@@ -262,6 +262,7 @@ class OracleMechanism(ReportMechanism[OracleQuestion, OraclePlan, ReportCounts])
 class DictionaryQuestion(OracleQuestion):
     """Question for an oracle that may be the best for some number of devices and items."""
 
+    public_name: ClassVar[str] = "FrequencyOracle"
     mechanism: DictionaryMechanismName
 
 

@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -67,6 +67,7 @@ class PrefixQuestion(ReportQuestion):
     candidate has the key of another, heavy prefix with probability 2^-hashed_bits.
     """
 
+    public_name: ClassVar[str] = "PrefixExtension"
     mechanism: Literal["prefix-extension"]
     domain: Utf8
     oracle: Literal["hadamard", "ocms-gf"] = "hadamard"

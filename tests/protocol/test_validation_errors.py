@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from protocol.api.validation_errors import PATTERN_WORDS, validation_faults
+from protocol.validation_errors import PATTERN_WORDS, validation_faults
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 class Round(BaseModel):
