@@ -59,10 +59,32 @@ def test_lines() -> int:
     return _lines("tests")
 
 
+def is_research(page: str) -> bool:
+    """Return whether `page`, a path below docs, is a proof, a derivation or a measurement.
+
+    Pages in view link to research, and the site's navigation and search leave it out.
+    """
+    return page.startswith("research/") or page == "security-proof.md"
+
+
+def _words(of_research: bool) -> int:
+    pages = _files("docs", suffixes=(".md",))
+    chosen = [
+        page
+        for page in pages
+        if is_research(page.relative_to(ROOT / "docs").as_posix()) == of_research
+    ]
+    return sum(len(page.read_text(encoding="utf-8").split()) for page in chosen)
+
+
 def document_words() -> int:
-    """Return the words of README and docs."""
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    return sum(len(page.read_text().split()) for page in pages)
+    """Return the words in view: README and docs without research."""
+    return len((ROOT / "README.md").read_text(encoding="utf-8").split()) + _words(False)
+
+
+def research_words() -> int:
+    """Return the words of research in docs."""
+    return _words(True)
 
 
 def options() -> int:
@@ -135,6 +157,7 @@ FIGURES: Final[tuple[Callable[[], int], ...]] = (
     installed_lines,
     test_lines,
     document_words,
+    research_words,
     options,
     settings,
     policy_fields,

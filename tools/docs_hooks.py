@@ -3,7 +3,7 @@
 The Markdown files are written for a reader of the repository. The site has the same pages: the
 README, the page of examples and the notebook become pages too, and links to any of them
 are rewritten. A link to a file that the site does not have, such as a program, becomes its text.
-Reference pages are made from the program.
+Reference pages are made from the program. Search leaves research out.
 """
 
 import json
@@ -16,6 +16,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from tools.budget import is_research
 from tools.docs_reference import reference_pages
 
 ROOT: Final = Path(__file__).parents[1]
@@ -49,6 +50,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Return the Markdown of a page with the links of the site."""
     del config
+    if is_research(page.file.src_uri):
+        page.meta["search"] = {"exclude": True}
     source = _SOURCES.get(page.file.src_uri, f"docs/{page.file.src_uri}")
     known = {file.src_uri for file in files}
     parts = _CODE_BLOCK.split(markdown)

@@ -17,7 +17,7 @@ The charge is for replacing the item of a device by another item or by none. Noi
 by "add-remove" is half of that: two such steps are between two items, and cost (2 epsilon, (1 +
 e^epsilon) delta). The noise of the paper is charged at its exact cost.
 
-Source: [Hsu12]; see `docs/hsu2012.md`.
+Source: [Hsu12]; see `docs/research/hsu2012.md`.
 """
 
 import math

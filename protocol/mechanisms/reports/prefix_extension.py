@@ -11,7 +11,7 @@ The study state keeps the reports of all rounds: candidates arise as prefixes ar
 oracle must be queried for them. Hash functions and parameters stay for the study, so that after
 round r it has the result that one round with all of its devices would have.
 
-Source: [Wang21]; see `docs/hsu2012.md`. The string for "no item" is ours.
+Source: [Wang21]; see `docs/research/hsu2012.md`. The string for "no item" is ours.
 """
 
 import math

@@ -8,7 +8,7 @@ that its hashed value names, flipped with probability 1 / (1 + e):
     n Var    =  (m/(m - 1))^2 (C^2 - f - (1 - f)/m^2)        over fresh hash functions
 
 Because all devices share the k functions, estimates have a bias that no number of reports reduces
-(docs/oracles.md), so this oracle is only a baseline.
+(docs/research/oracles.md), so this oracle is only a baseline.
 
 Source: [Apple17]; the bias is theorem 3.10 of [Pan24].
 """

@@ -53,7 +53,7 @@ def test_a_report_is_charged_for_the_replacement_of_an_item(
 
 
 def test_the_papers_noise_is_charged_what_it_costs() -> None:
-    """0.787 at a nominal epsilon of 1 (docs/hsu2012.md), and its neighbours by deletion less."""
+    """0.787 at a nominal epsilon of 1 (docs/research/hsu2012.md), and less by deletion."""
     mechanism = REPORT_MECHANISMS["jl-hh"]
     made = plan("jl-hh", noise="paper", delta=1e-6)
     assert mechanism.epsilon(made) == pytest.approx(0.787, abs=0.001)

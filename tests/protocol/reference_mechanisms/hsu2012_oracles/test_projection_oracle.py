@@ -198,6 +198,6 @@ def test_states_of_another_form_are_refused(name: str) -> None:
 
 
 def test_the_page_shows_code_that_works() -> None:
-    page = (Path(__file__).parents[4] / "docs" / "hsu2012.md").read_text()
+    page = (Path(__file__).parents[4] / "docs/research/hsu2012.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(compile(code, "hsu2012.md", "exec"), {})  # noqa: S102
