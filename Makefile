@@ -10,7 +10,7 @@ PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-
 # What a C compiler, if there is one, makes machine code of.
 KERNELS := setup.py $(wildcard protocol/*.pxd protocol/*/*.pyx protocol/*/*/*.pyx)
 COMPILED := protocol/*/*.so protocol/*/*/*.so
-EXTRAS := arrow,dask,demo,oidc,pandas,plot,postgres,traces
+EXTRAS := arrow,dask,demo,keyring,oidc,pandas,plot,postgres,traces
 PYTEST := $(BIN)/pytest --dist worksteal
 # Only slow tests use the fuzzer, whose import takes seconds in each worker.
 NO_FUZZER := -p no:schemathesis

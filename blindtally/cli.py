@@ -31,6 +31,8 @@ COMMANDS = {
     "demo": "Find what is common among simulated devices, over a real server on this machine.",
     "try": "Ask your own file: each user in it is a simulated device of a study on this machine.",
     "serve": "Serve studies to analysts and devices, until Ctrl-C.",
+    "login": "Save a service and its API key, which other commands then use without options.",
+    "logout": "Remove a profile, with its key, from this machine.",
     "keys": "API keys of operators and analysts.",
     "tokens": "Enrolment tokens, which admit devices.",
     "audit": "Show the actions of users and the refused requests, the newest first.",
@@ -59,6 +61,7 @@ _MODULES = {
     "audit": "blindtally.commands.credentials_and_audit",
     "restore": "blindtally.commands.backup",
     "simulate": "blindtally.simulate.command",
+    "logout": "blindtally.commands.login",
 }
 # The extra that brings what a command needs.
 _EXTRAS = {

@@ -52,6 +52,8 @@ SERVICE_COMMANDS = (
     "query",
     "changes",
     "member",
+    "login",
+    "logout",
 )
 # The figures are drawn in tests/paper.
 LONG_COMMANDS = (

@@ -28,7 +28,7 @@ def _unit() -> str:
 
 
 def changes(
-    study: Annotated[str, Argument(help="Id of the study.")],
+    study: Annotated[str, Argument(help="Name or id of the study.")],
     item: Annotated[
         list[str] | None, Option(help="Heavy hitter whose rate by round to show; repeatable.")
     ] = None,
@@ -80,8 +80,8 @@ def changes(
 
 
 def compare_studies(
-    study: Annotated[str, Argument(help="Id of the earlier study.")],
-    other: Annotated[str, Argument(help="Id of the later study.")],
+    study: Annotated[str, Argument(help="Name or id of the earlier study.")],
+    other: Annotated[str, Argument(help="Name or id of the later study.")],
     false_discovery_rate: _FalseDiscoveryRate = _DEFAULT_RATE,
     url: UrlOption = DEFAULT_URL,
     key: ApiKeyOption = None,
@@ -96,7 +96,8 @@ def compare_studies(
 
     with open_analyst(url, key) as analyst:
         earlier = analyst.study(study)
-        comparison = earlier.compare(other, false_discovery_rate=false_discovery_rate)
+        later = analyst.study(other)
+        comparison = earlier.compare(later, false_discovery_rate=false_discovery_rate)
     if comparison.differences:
         differences = "; ".join(comparison.differences)
         print_line(f"warning: the studies ask different questions. {differences}", err=True)

@@ -39,7 +39,9 @@ class StudyOptions(FieldOptions):
 
 def create_study(
     name: Annotated[str, Argument(help="Name of the study, for people.")],
-    devices: Annotated[int, Option(min=3, help="Largest number of devices in a round.")],
+    devices: Annotated[
+        int, Option(min=3, metavar="NUMBER", help="Largest number of devices in a round, from 3.")
+    ],
     threshold: Annotated[float, Option(help="Total count from which an item is heavy.")],
     mechanism: Annotated[
         str,
@@ -51,6 +53,7 @@ def create_study(
         int | None,
         Option(
             min=1,
+            metavar="NUMBER",
             help="Largest number of rounds.",
             show_default="5; for triehh, those that the longest strings need",
         ),
@@ -77,7 +80,10 @@ def create_study(
         ),
     ] = None,
     cohorts: Annotated[
-        int | None, Option(min=1, help="Cohorts of a round.", show_default="1 per 1,000 devices")
+        int | None,
+        Option(
+            min=1, metavar="NUMBER", help="Cohorts of a round.", show_default="1 per 1,000 devices"
+        ),
     ] = None,
     registrar: Annotated[
         str | None,

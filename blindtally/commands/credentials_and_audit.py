@@ -76,7 +76,7 @@ def create_key(
     ] = None,
     study: Annotated[
         str | None,
-        Option(help="Id of the only study that the key opens.", show_default="all studies"),
+        Option(help="Name or id of the only study that the key opens.", show_default="all studies"),
     ] = None,
     days: DaysOption = None,
     database: DatabaseOption = DEFAULT_DATABASE,

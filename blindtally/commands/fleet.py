@@ -46,7 +46,7 @@ def fleet(
             help="Enrolment token of the devices.",
         ),
     ] = None,
-    study: Annotated[str | None, Option(help="Id of the study to join.")] = None,
+    study: Annotated[str | None, Option(help="Name or id of the study to join.")] = None,
     new: Annotated[bool, Option("--create", help="Create a study first.")] = False,
     data: FleetDataOption = None,
     column: ColumnOption = None,
@@ -55,7 +55,7 @@ def fleet(
         Option(
             min=3,
             help="Number of devices selected for a round.",
-            show_default="100 with --create, otherwise all that fit in the cohorts",
+            show_default="100 in a new study, else all that fit in the cohorts",
         ),
     ] = None,
     rounds: Annotated[int, Option(min=1, help="Number of rounds of a new study.")] = DEFAULT_ROUNDS,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def privacy(
-    study: Annotated[str | None, Argument(help="Id of the study.")] = None,
+    study: Annotated[str | None, Argument(help="Name or id of the study.")] = None,
     population: Annotated[
         str | None, Option(help="Population whose studies to add up, instead of one study.")
     ] = None,

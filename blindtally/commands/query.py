@@ -22,7 +22,7 @@ _DEFAULT_QUANTILES = [0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99]
 
 
 def query(
-    study: Annotated[str, Argument(help="Id of the study.")],
+    study: Annotated[str, Argument(help="Name or id of the study.")],
     quantile: Annotated[
         list[float] | None, Option(help="Rank from 0 to 1 whose number to return; repeatable.")
     ] = None,

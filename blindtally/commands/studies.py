@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from client.analyst.analyst import Study
     from protocol.api.messages import HeavyHitter, RoundView, StudyView
 
-StudyArgument = Annotated[str, Argument(help="Id of the study.")]
+StudyArgument = Annotated[str, Argument(help="Name or id of the study.")]
 _DEFAULT_TOP = 20
 
 studies = typer.Typer(

@@ -9,7 +9,7 @@ from server.settings import Settings
 PREFIX: Final = "BLINDTALLY_"
 # Variables that other programs read: the commands, compose and the tests.
 _OTHER_VARIABLES: Final = (
-    *("API_KEY", "ENROLMENT_TOKEN", "MEMBER_KEY", "REPLICAS", "TAG"),
+    *("API_KEY", "URL", "ENROLMENT_TOKEN", "MEMBER_KEY", "REPLICAS", "TAG"),
     *("CHROMIUM", "COMPOSE", "EXAMPLES"),
 )
 KNOWN_VARIABLES: Final = frozenset(

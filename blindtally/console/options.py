@@ -7,7 +7,7 @@ what it needs when it runs, so that --help and completion do not wait for it.
 from pathlib import Path
 from typing import Annotated, Final
 
-from typer import BadParameter, Option
+from typer import BadParameter, Context, Option
 
 # Population that a plan assumes.
 DEFAULT_ITEMS: Final = 100_000
@@ -48,6 +48,35 @@ def check_url(url: str) -> str:
     return url
 
 
+def choose_url(context: Context, value: str) -> str:
+    """Return the address in `value`, or of the profile that it names; the default is a profile too.
+
+    The profile's key is the default of `ApiKeyOption`, which is read later.
+
+    Raises:
+        BadParameter: if it is neither.
+    """
+    from blindtally.console.profiles import DEFAULT_PROFILE, find_profile
+
+    source = context.get_parameter_source("url")
+    if source is not None and source.name == "DEFAULT":
+        profile = find_profile(DEFAULT_PROFILE)
+    else:
+        profile = find_profile(url=value) if "://" in value else find_profile(value)
+    if profile is None and "://" not in value:
+        raise BadParameter(
+            "there is no profile of this name, and it is not an http or https address: `blindtally "
+            "login URL --profile NAME` saves a profile"
+        )
+    context.meta[_PROFILE_KEY] = profile and profile.key
+    return check_url(value) if profile is None else profile.url
+
+
+def choose_key(context: Context, value: str | None) -> str | None:
+    """Return a given key, or that of the profile in use."""
+    return value or context.meta.get(_PROFILE_KEY)
+
+
 def complete_mechanism(incomplete: str) -> list[str]:
     from protocol.mechanisms.registry import MECHANISMS
 
@@ -74,10 +103,17 @@ def complete_data(incomplete: str) -> list[str]:
     return names
 
 
+_PROFILE_KEY: Final = "blindtally.profile_key"
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
 ApiKeyOption = Annotated[
     str | None,
-    Option("--key", envvar="BLINDTALLY_API_KEY", help="API key, unless the service is open."),
+    Option(
+        "--key",
+        envvar="BLINDTALLY_API_KEY",
+        help="API key, unless the service is open.",
+        show_default="that of the profile",
+        callback=choose_key,
+    ),
 ]
 ColumnOption = Annotated[
     str | None,
@@ -99,8 +135,11 @@ UrlOption = Annotated[
     str,
     Option(
         "--url",
-        help="URL of the service.",
-        show_default="this machine, port 8000",
-        callback=check_url,
+        "--profile",
+        envvar="BLINDTALLY_URL",
+        help="URL of the service, or the profile that `blindtally login` saved.",
+        show_default="the profile default, or this machine, port 8000",
+        is_eager=True,  # its profile has the default of the key
+        callback=choose_url,
     ),
 ]

@@ -21,13 +21,13 @@ _TIMEOUT_SECONDS: Final = 30.0
 # The errors of the client advise programs; these advise people at a terminal.
 _ADVICE: Final[dict[type[ServiceError], str]] = {
     BadRequestError: "",
-    NotAuthorisedError: "pass a key by --key or in BLINDTALLY_API_KEY; "
-    "`blindtally keys create NAME`, where the service runs, makes one",
+    NotAuthorisedError: "pass a key by --key or in BLINDTALLY_API_KEY, or save it by `blindtally "
+    "login`; `blindtally keys create NAME`, where the service runs, makes one",
     WrongStateError: "the study's page on the dashboard shows its state",
 }
 # By `NotFoundError.listed`.
 _NOT_FOUND_ADVICE: Final = {
-    "study": "check the id, and --url; `blindtally studies list` lists the studies",
+    "study": "check the name or id, and --url; `blindtally studies list` lists the studies",
     "population": "check the name, and --url; `blindtally privacy --create` makes populations",
     "heavy hitter": "`blindtally studies show` lists the heavy hitters of a study",
 }

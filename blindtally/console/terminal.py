@@ -60,6 +60,12 @@ def ask(question: str) -> None:
     typer.confirm(escape_hidden(question), abort=True)
 
 
+def ask_secret(question: str) -> str:
+    """Return a secret that a person types, which is not shown; it may be empty."""
+    options: Any = {"default": "", "show_default": False, "hide_input": True, "err": True}
+    return str(typer.prompt(escape_hidden(question), **options))
+
+
 def protect_terminal() -> None:
     """Escape hidden characters in warnings and crashes, and in logs that nothing else prints."""
     if logging.lastResort is not None:

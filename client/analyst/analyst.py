@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # the models of all mechanisms take half a second to import
 
     import httpx
 
+    from client import errors
     from client.analyst import requests, sender, study_creation, word_planner
     from client.analyst.requests import ApiRequest, PagedRequest
     from client.analyst.result_table import ResultTable
@@ -54,6 +55,7 @@ else:
     requests = LazyModule("client.analyst.requests")
     study_creation = LazyModule("client.analyst.study_creation")
     word_planner = LazyModule("client.analyst.word_planner")
+    errors = LazyModule("client.errors")
 
 DEFAULT_PATIENCE_SECONDS: Final = 30.0  # for which a failed request is repeated
 
@@ -390,8 +392,17 @@ class Analyst:
         return Study(self._sender, view, reason)
 
     def study(self, study: str) -> Study:
-        """Return the study with the id `study`; raises NotFoundError if it does not exist."""
-        view = self._sender.send(requests.study(study))
+        """Return the study with the id `study`, or else the only one with this name.
+
+        Raises:
+            NotFoundError: if there is none; names those that are nearest.
+            ValueError: if several have this name; lists their ids.
+        """
+        try:
+            view = self._sender.send(requests.study(study))
+        except errors.NotFoundError as error:
+            views = [each.view for each in self.studies()]
+            view = requests.named_study(study, views, error)
         return Study(self._sender, view)
 
     def studies(self) -> Iterator[Study]:

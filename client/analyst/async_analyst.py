@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # the models of all mechanisms take half a second to import
 
     import httpx
 
+    from client import errors
     from client.analyst import async_sender, requests, study_creation, word_planner
     from client.analyst.async_sender import AsyncSender
     from client.analyst.requests import ApiRequest, PagedRequest
@@ -53,6 +54,7 @@ else:
     requests = LazyModule("client.analyst.requests")
     study_creation = LazyModule("client.analyst.study_creation")
     word_planner = LazyModule("client.analyst.word_planner")
+    errors = LazyModule("client.errors")
 
 DEFAULT_PATIENCE_SECONDS: Final = 30.0  # for which a failed request is repeated
 
@@ -393,8 +395,17 @@ class AsyncAnalyst:
         return AsyncStudy(self._sender, view, reason)
 
     async def study(self, study: str) -> AsyncStudy:
-        """Return the study with the id `study`; raises NotFoundError if it does not exist."""
-        view = await self._sender.send(requests.study(study))
+        """Return the study with the id `study`, or else the only one with this name.
+
+        Raises:
+            NotFoundError: if there is none; names those that are nearest.
+            ValueError: if several have this name; lists their ids.
+        """
+        try:
+            view = await self._sender.send(requests.study(study))
+        except errors.NotFoundError as error:
+            views = [each.view async for each in self.studies()]
+            view = requests.named_study(study, views, error)
         return AsyncStudy(self._sender, view)
 
     async def studies(self) -> AsyncIterator[AsyncStudy]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any, Final, Generic, TypeVar, get_args
 
 import httpx
@@ -10,7 +11,7 @@ from pydantic import BaseModel
 
 from client.analyst.result_table import ResultTable
 from client.credentials import bearer_headers, cause_without_secrets
-from client.errors import UnreadableAnswerError, check_response, has_many_values
+from client.errors import NotFoundError, UnreadableAnswerError, check_response, has_many_values
 from client.http.address_and_retries import http_options, url_path
 from client.http.exchange import CONNECT_SECONDS, RESPONSE_TIMEOUT_SECONDS
 from protocol.api.events import Event
@@ -198,6 +199,24 @@ def client_options(url: str, key: str | None, *, has_transport: bool = False) ->
 def study(study: str) -> ApiRequest[StudyView]:
     """Return the request of a study's current state."""
     return _get(StudyView, "studies", study)
+
+
+def named_study(name: str, studies: Sequence[StudyView], error: NotFoundError) -> StudyView:
+    """Return the only one of `studies` with this name; `error` is that of a study with such an id.
+
+    Raises:
+        NotFoundError: if there is none.
+        ValueError: if there are several.
+    """
+    same = [each for each in studies if each.name == name]
+    if len(same) > 1:
+        ids = ", ".join(f"{each.id} ({each.outcome}, {each.created:%Y-%m-%d})" for each in same)
+        raise ValueError(f"{len(same)} studies have the name {name!r}: use an id, {ids}")
+    if same:
+        return same[0]
+    near = get_close_matches(name, [each.name for each in studies])
+    hint = f": the nearest names are {', '.join(map(repr, dict.fromkeys(near)))}" if near else ""
+    raise NotFoundError(error.problem.model_copy(update={"detail": error.problem.detail + hint}))
 
 
 def change_study(study: str, action: str) -> ApiRequest[StudyView]:

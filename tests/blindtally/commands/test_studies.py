@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from blindtally.cli import app
 from blindtally.commands.studies import print_study, round_printer
+from blindtally.demo.server_process import ServerProcess
 from client.analyst.analyst import Analyst
 from client.fleet.config_and_results import FleetConfig
 from client.fleet.fleet import Fleet
@@ -58,6 +59,20 @@ def test_a_study_is_created_listed_started_and_stopped(url: str) -> None:
     assert {row["id"]: row["state"] for row in json.loads(output)["studies"]}[view["id"]] == (
         "stopped"
     )
+
+
+def test_a_study_is_found_by_its_name(url: str, service: ServerProcess) -> None:
+    first, second = (created(url, "two of one name", "--draft")["id"] for _ in range(2))
+    code, output = run(url, "start", "two of one name")
+    assert (code, first in output, second in output) == (2, True, True)
+    database = ("--database", service.database_url)
+    keys = ["keys", "create", "guest", *database, "--study", "two of one name"]
+    assert f"use an id, {first}, {second}" in CliRunner().invoke(app, keys).output
+    assert run(url, "delete", first, "--yes")[0] == 0
+    code, output = run(url, "show", "two of one nam")
+    assert (code, "the nearest names are 'two of one name'" in output) == (1, True)
+    assert CliRunner().invoke(app, keys).exit_code == 0
+    assert run(url, "start", "two of one name") == (0, f"{second} is running\n")
 
 
 def test_a_study_that_devices_refuse_is_created_with_a_warning(url: str) -> None:
@@ -222,7 +237,7 @@ def test_a_watched_round_is_printed_once_per_state(
             "the words of adaptive-iblt cannot be simulated",
         ),
         (["create", "x", *SIZES, "--cohorts", "300"], 2, "cohorts: 16 devices are too few for 300"),
-        (["show", "nobody"], 1, "check the id, and --url"),
+        (["show", "nobody"], 1, "check the name or id, and --url"),
         (["show", "nobody", "--csv", "-", "--json", "-"], 2, "cannot both"),
     ],
 )

@@ -21,7 +21,7 @@ from protocol.api.messages import AuditRecord
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.database_errors import UNAVAILABLE_ERRORS
 from server.db.group_commit import GroupCommit
-from server.db.repositories.studies.studies import find_study
+from server.db.repositories.studies.studies import find_named_study
 from server.db.schema import ApiKeyRow, AuditEntryRow, DeviceRow, EnrolmentTokenRow, LoginSessionRow
 from server.principals import SCOPES, Permission, Principal
 
@@ -48,15 +48,15 @@ class AccessRepository(Repository):
         lifetime: timedelta | None,
         study: str | None = None,
     ) -> tuple[str, str]:
-        """Store a new key, of one `study` if given; return its id and its text.
+        """Store a new key, of one `study` (an id or a name) if given; return its id and its text.
 
         The text is not stored.
 
         Raises:
-            ProblemError: if there is no such study.
+            ProblemError: if there is no such study, or several have this name.
         """
         if study is not None:
-            find_study(session, study)
+            study = find_named_study(session, study).id
         secret = new_secret(self.rng, API_KEY_PREFIX)
         return self._issue(session, _new_key(scopes, study), secret, name, lifetime)
 

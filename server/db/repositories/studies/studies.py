@@ -47,6 +47,22 @@ def find_study(session: Session, study: str, *, lock: bool = False) -> StudyRow:
     return row
 
 
+def find_named_study(session: Session, name: str) -> StudyRow:
+    """Return the row with this id, or else the only one with this name.
+
+    Raises:
+        ProblemError: if there is none, or there are several.
+    """
+    rows = session.scalars(select(StudyRow).where(StudyRow.name == name)).all()
+    if not rows or session.get(StudyRow, name) is not None:
+        return find_study(session, name)
+    if len(rows) > 1:
+        ids = ", ".join(row.id for row in rows)
+        detail = f"{len(rows)} studies have the name {name!r}: use an id, {ids}"
+        raise ProblemError(ProblemType.CONFLICT, detail)
+    return rows[0]
+
+
 def end_study(session: Session, row: StudyRow, cause: EndCause, now: datetime) -> None:
     """End the study of `row`, which is locked, and record the event."""
     row.state = "stopped" if cause in (EndCause.STOPPED, EndCause.INTERNAL) else "finished"

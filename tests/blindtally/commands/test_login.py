@@ -1,0 +1,102 @@
+"""`blindtally login` and `logout`: profiles, and the order of options, variables and profiles."""
+
+import json
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import keyring
+import pytest
+from keyring.backend import KeyringBackend
+from keyring.backends.fail import Keyring as NoKeyring
+from typer.testing import CliRunner
+
+from blindtally.cli import app
+from blindtally.console.profiles import Profile, find_profile
+from blindtally.demo.server_process import ServerProcess, free_port
+
+
+class MemoryKeyring(KeyringBackend):
+    """A keyring in memory."""
+
+    priority = 1.0  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.saved = dict[tuple[str, str], str]()
+
+    def get_password(self, service: str, username: str) -> str | None:
+        return self.saved.get((service, username))
+
+    def set_password(self, service: str, username: str, password: str) -> None:
+        self.saved[service, username] = password
+
+    def delete_password(self, service: str, username: str) -> None:
+        del self.saved[service, username]
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("closed")) as service:
+        yield service
+
+
+@pytest.fixture(params=[MemoryKeyring, NoKeyring])
+def ring(request: pytest.FixtureRequest) -> Iterator[Any]:
+    before, ring = keyring.get_keyring(), request.param()
+    keyring.set_keyring(ring)
+    yield ring
+    keyring.set_keyring(before)
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "config" / "profiles.json"
+    monkeypatch.setattr("blindtally.console.profiles.profiles_path", lambda: path)
+    return path
+
+
+def run(*words: str, typed: str = "", env: Mapping[str, str] | None = None) -> tuple[int, str]:
+    result = CliRunner().invoke(app, words, input=typed, env=env)
+    return result.exit_code, " ".join(result.output.replace("│", "").split())
+
+
+def test_a_key_is_checked_saved_used_for_its_address_only_and_removed(
+    closed: ServerProcess, ring: Any, file: Path
+) -> None:
+    key = str(closed.key)
+    code, output = run("login", closed.url, typed=f"{key[:-9]}wrong_key\n")
+    assert (code, file.exists()) == (1, False), output
+    assert "unknown, expired or revoked" in output
+    assert key[:-9] not in output
+    code, output = run("login", closed.url, typed=f" {key} \n")
+    assert (code, key in output) == (0, False), output
+    assert (key in file.read_text()) is isinstance(ring, NoKeyring)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert run("studies", "list")[0] == 0
+    assert run("studies", "list", "--profile", "default")[0] == 0
+    assert run("studies", "list", env={"BLINDTALLY_URL": closed.url})[0] == 0
+    assert run("studies", "list", "--key", "btk_other")[0] == 1  # an option first
+    assert run("studies", "list", env={"BLINDTALLY_API_KEY": "btk_other"})[0] == 1
+    other = closed.url.replace("127.0.0.1", "localhost")
+    code, output = run("studies", "list", "--url", other)
+    assert (code, "key" in output) == (1, True)  # a profile's key is for its address only
+    assert key not in repr(find_profile("default"))
+    assert find_profile("default") == Profile(closed.url, key)
+    assert run("logout") == (0, "removed the profile 'default'")
+    assert (json.loads(file.read_text()), getattr(ring, "saved", {})) == ({}, {})
+    assert run("logout")[0] == 1
+
+
+def test_an_option_precedes_the_variable_and_this_the_profile(url: str, file: Path) -> None:
+    nobody = f"http://127.0.0.1:{free_port()}"
+    assert run("login", url, "--profile", "trial", typed="\n")[0] == 0
+    assert run("studies", "list", "--profile", "trial", env={"BLINDTALLY_URL": nobody})[0] == 0
+    code, output = run("studies", "list", env={"BLINDTALLY_URL": nobody})
+    assert (code, f"{nobody} is out of reach" in output) == (1, True)
+    assert run("studies", "list", env={"BLINDTALLY_URL": "trial"})[0] == 0
+    code, output = run("studies", "list", "--profile", "other")
+    assert (code, "there is no profile of this name" in output) == (2, True)
+    file.write_text("{")
+    assert run("studies", "list", "--profile", "trial")[1].endswith("remove it, and log in again")
