@@ -13,8 +13,8 @@ from scattered places.
 
 Shares have the full entropy of the field. A digest therefore commits to a share and reveals
 nothing of it, and without the pad nobody can distinguish the digests of two shares. So the
-commitment also authenticates the ciphertext: docs/threat-model.md, "Why a pad will do". The pad
-covers all bytes except the first, which is 0 except with probability 2^-247.
+commitment also authenticates the ciphertext: "Why a pad will do" in docs/research/secure-sum.md.
+The pad covers all bytes except the first, which is 0 except with probability 2^-247.
 
 Source: [SEC1, section 3.8], whose XOR encryption has a tag where this has the commitment.
 """
