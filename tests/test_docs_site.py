@@ -40,6 +40,7 @@ def test_the_site_has_each_page_and_its_build_stops_at_broken_links_only(
     assert 'href="first-study.html"' in start
     assert "--threshold" in (site / "reference-commands.html").read_text()
     assert "heavy-hitters" in (site / "reference-http.html").read_text()
+    assert "blindtally_jobs" in (site / "reference-metrics.html").read_text()
     python = (site / "reference-python.html").read_text()
     headings = set(re.findall(r"<h2[^>]*>(?:<[^>]*>|\s)*(\w+)", python))
     assert headings >= set(blindtally.__all__)

@@ -1,8 +1,9 @@
 """Reference pages of the documentation's site, made from the program itself.
 
 The commands are those of `blindtally`, with their help. The HTTP API is the service's OpenAPI
-document, in the words of the page `/docs` that every service has. The page of Python names has
-directives for mkdocstrings, which reads signatures and docstrings.
+document, in the words of the page `/docs` that every service has. Metrics have the texts of
+`/metrics`. The page of Python names has directives for mkdocstrings, which reads signatures and
+docstrings.
 """
 
 import re
@@ -11,6 +12,7 @@ from random import Random
 from typing import Final
 
 import typer
+from prometheus_client.metrics import MetricWrapperBase
 from pydantic import BaseModel
 from typer.cli import get_docs_for_click
 
@@ -19,6 +21,7 @@ from blindtally.cli import COMMANDS, app, load_command
 from server.app import create_app
 from server.pages.help import Operation, fields_of, operations_of
 from server.settings import Settings
+from server.telemetry.metrics import Metrics
 
 _EXAMPLE: Final = re.compile(r"^Example:\n((?:.+\n?)+)", re.MULTILINE)
 
@@ -28,6 +31,7 @@ def reference_pages() -> dict[str, str]:
     return {
         "reference-commands.md": _commands_page(),
         "reference-http.md": _http_page(),
+        "reference-metrics.md": _metrics_page(),
         "reference-python.md": _python_page(),
     }
 
@@ -71,6 +75,23 @@ def _http_page() -> str:
         parts += [f"### `{name}`", schema.get("description", "")]
         parts += _table(("field", "type", "meaning"), fields_of(schema))
     return "\n\n".join(parts) + "\n"
+
+
+def _metrics_page() -> str:
+    metrics = [each for each in vars(Metrics()).values() if isinstance(each, MetricWrapperBase)]
+    rows = [
+        (
+            family.name + "_total" * (family.type == "counter"),
+            family.type,
+            labels,
+            family.documentation,
+        )
+        for metric in metrics
+        for family in metric.describe()
+        for labels in [", ".join(metric._labelnames)]
+    ]
+    parts = ["# All metrics", "[The page on watching a service](observability.md) has alerts.\n"]
+    return "\n\n".join([*parts, *_table(("metric", "type", "labels", "meaning"), rows)]) + "\n"
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Prometheus metrics of one application; `docs/observability.md` explains each of them.
+"""Prometheus metrics of one application; `docs/observability.md` has the alerts.
 
 No label is an id, of which there is no limit. Metrics of studies count committed events, in the
 process that commits them, so the counts of several servers add up. Pending cohorts are counted as
@@ -68,7 +68,7 @@ class Metrics:
             ("type",),
         )
         self.event_streams = Gauge(
-            "blindtally_event_streams", "Open event streams.", registry=self.registry
+            "blindtally_event_streams", "Open event streams, 500 at most.", registry=self.registry
         )
 
     def _add_studies(self) -> None:
@@ -89,17 +89,19 @@ class Metrics:
         )
         self.dropouts = counter(
             "blindtally_device_dropouts_total",
-            "Devices that dropped out in a phase: no message in time, or their cohort failed.",
+            "Devices that dropped out: no message in time (timeout), or their cohort failed.",
             ("phase", "reason"),
         )
         self.blamed = counter(
             "blindtally_devices_blamed_total", "Devices that provably departed from the protocol."
         )
         self.failed_cohorts = counter(
-            "blindtally_cohorts_failed_total", "Failed cohorts.", ("phase", "cause")
+            "blindtally_cohorts_failed_total", "Failed cohorts, by cause.", ("phase", "cause")
         )
         self.closed_rounds = counter(
-            "blindtally_rounds_closed_total", "Closed rounds, by final state.", ("state",)
+            "blindtally_rounds_closed_total",
+            "Closed rounds; undecoded: too many items.",
+            ("state",),
         )
         # Alerts could not see a first failure as an increase of a series that did not exist before.
         for phase in Phase:
@@ -134,7 +136,7 @@ class Metrics:
         )
         self.job_seconds = histogram(
             "blindtally_job_duration_seconds",
-            "Duration of a job, by outcome.",
+            "Duration of a job; a failed one is repeated.",
             ("job", "outcome"),
             buckets=_PHASE_AND_JOB_BUCKETS,
         )
@@ -149,7 +151,7 @@ class Metrics:
         )
         self.database_errors = Counter(
             "blindtally_database_errors_total",
-            "Transactions that were rolled back.",
+            "Transactions that were rolled back, by the class of the error.",
             ("error",),
             registry=self.registry,
         )
