@@ -21,7 +21,7 @@ from tools.docs_reference import reference_pages
 
 ROOT: Final = Path(__file__).parents[1]
 ADDED_PAGES: Final = {  # source in the repository, and its page
-    "README.md": "start.md",
+    "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "examples/README.md": "examples.md",
@@ -35,15 +35,16 @@ _CODE_BLOCK: Final = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages from outside `docs/`, and leave out the notebook itself."""
+    """Add the pages from outside `docs/`; leave out the notebook itself and the list of pages."""
     for source, page in ADDED_PAGES.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         content = notebook_markdown(json.loads(text)) if source.endswith(".ipynb") else text
         files.append(File.generated(config, page, content=content))
     for page, content in reference_pages().items():
         files.append(File.generated(config, page, content=content))
-    if notebook := files.get_file_from_path("first-study.ipynb"):
-        files.remove(notebook)
+    for name in ("first-study.ipynb", "README.md"):
+        if file := files.get_file_from_path(name):
+            files.remove(file)
     return files
 
 
