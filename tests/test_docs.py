@@ -54,6 +54,7 @@ SERVICE_COMMANDS = (
     "member",
     "login",
     "logout",
+    "watch",
 )
 # The figures are drawn in tests/paper.
 LONG_COMMANDS = (

@@ -1,23 +1,30 @@
 """`blindtally query`: quantiles, ranks and frequencies, or means, of a study's values."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from typer import Argument, Option
 
 from blindtally.console.errors import exit_with_error
 from blindtally.console.options import DEFAULT_URL, ApiKeyOption, UrlOption
-from blindtally.console.output_files import JsonOption, write_json
-from blindtally.console.tables import key_notes, print_parts, result_table
-from blindtally.console.terminal import print_line
+from blindtally.console.output_files import (
+    JsonOption,
+    TableFormat,
+    check_output_path,
+    write_json,
+)
+from blindtally.console.tables import Printable, key_notes, print_parts, result_table
 
 if TYPE_CHECKING:
     from client.analyst.analyst import Study
-    from protocol.api.messages import HeavyHitter, QueryResult
+    from client.analyst.result_table import ResultTable
+    from protocol.api.messages import QueryResult
     from protocol.api.segments import SegmentSummary
     from protocol.estimation.number_summary import NumberSummary
 
 T = TypeVar("T")
+MAX_TOP = 1000
 _DEFAULT_QUANTILES = [0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99]
 
 
@@ -48,9 +55,9 @@ def query(
         int | None,
         Option(
             min=0,
-            max=1000,
+            max=MAX_TOP,
             help="Number of items to show, in each segment if there are any.",
-            show_default="10, or 3 in each segment",
+            show_default="10, all options of a list, or 3 in each segment",
         ),
     ] = None,
     threshold: Annotated[
@@ -66,6 +73,17 @@ def query(
     beta: Annotated[
         float, Option(help="Probability that an interval does not contain the true value.")
     ] = 0.05,
+    out: Annotated[
+        str | None,
+        Option(
+            metavar="PATH",
+            help="Write all rows to a .csv, .ndjson or .parquet file; - is stdout.",
+            callback=check_output_path,
+        ),
+    ] = None,
+    form: Annotated[
+        TableFormat | None, Option("--format", help="Format of --out.", show_default="its suffix")
+    ] = None,
     url: UrlOption = DEFAULT_URL,
     key: ApiKeyOption = None,
     json_path: JsonOption = None,
@@ -78,14 +96,18 @@ def query(
     that are released already, so it costs no privacy.
 
     Example:
-      blindtally query 3f2a0c55d1e9b7a4 --top 20
+      blindtally query words --top 20 --out words.parquet
       blindtally query 3f2a0c55d1e9b7a4 --quantile 0.5 --rank 37.5 --range 20:40
     """
     from blindtally.console.service_connection import open_analyst
+    from blindtally.console.table_files import TableFile
     from protocol.description import AnswerKind
     from protocol.domains.base import segments_of
     from protocol.mechanisms.registry import mechanism_of
 
+    file = TableFile.at(out, form)
+    if out == json_path == "-":
+        raise exit_with_error("--out and --json cannot both be written to standard output")
     is_default = not (quantile or rank or within or prefix or cdf)
     options: dict[str, Any] = {"estimator": estimator, "beta": beta}
     ranges = [_parse_range(text) for text in within or []]
@@ -95,35 +117,48 @@ def query(
         kind = mechanism_of(question).answer_kind(question)
         if is_default and kind is AnswerKind.MEANS:
             numbers = _unless_nothing_counts(target, lambda: target.numbers(beta=beta))
-            _answer_numbers(target, numbers, beta, json_path)
-            return
-        if is_default and kind is AnswerKind.NUMBER:
-            _answer_number(target, json_path)
-            return
-        if is_default and segments_of(question.domain):
-            _answer_segments(target, target.segments(3 if top is None else top), json_path)
-            return
-        if is_default and kind is not AnswerKind.DISTRIBUTION:
-            shown = 10 if top is None else top
-            items = target.top(max(1, shown), threshold=threshold)[:shown]
-            _answer_items(target, items, shown, threshold, json_path)
-            return
-        if is_default:
-            quantile = _DEFAULT_QUANTILES
-        queries: dict[str, tuple[Callable[..., Sequence[QueryResult]], object]] = {
-            "quantiles": (target.quantiles, quantile),
-            "ranks": (target.ranks, rank),
-            "ranges": (target.masses, ranges),
-            "frequencies": (target.frequencies, prefix),
-            "cdf": (target.cdf, cdf),
-        }
-        results = _unless_nothing_counts(
-            target, lambda: {name: ask(at, **options) for name, (ask, at) in queries.items() if at}
-        )
-    if json_path != "-":
-        _show(results, beta)
-    document = {name: [row.model_dump() for row in rows] for name, rows in results.items()}
-    write_json(json_path, document | {"estimator": estimator, "beta": beta})
+            answer = _answer_numbers(target, numbers, beta)
+        elif is_default and kind is AnswerKind.NUMBER:
+            answer = _answer_number(target)
+        elif is_default and segments_of(question.domain):
+            answer = _answer_segments(target, target.segments(3 if top is None else top))
+        elif is_default and kind is not AnswerKind.DISTRIBUTION:
+            shown = max(10, len(mechanism_of(question).options(question))) if top is None else top
+            answer = _answer_items(target, min(shown, MAX_TOP), threshold)
+            if file and top is None and threshold is None:
+                answer = replace(answer, table=target.heavy_hitters())
+        else:
+            queries: dict[str, tuple[Callable[..., ResultTable[QueryResult]], object]] = {
+                "quantiles": (target.quantiles, _DEFAULT_QUANTILES if is_default else quantile),
+                "ranks": (target.ranks, rank),
+                "ranges": (target.masses, ranges),
+                "frequencies": (target.frequencies, prefix),
+                "cdf": (target.cdf, cdf),
+            }
+            asked = {name: query for name, query in queries.items() if query[1]}
+            if file and len(asked) > 1:
+                raise exit_with_error(f"--out takes one kind of query, not {', '.join(asked)}")
+            answer = _unless_nothing_counts(
+                target,
+                lambda: _answer_queries(
+                    {name: ask(at, **options) for name, (ask, at) in asked.items()}, options
+                ),
+            )
+    if "-" not in (out, json_path):
+        print_parts(*answer.parts)
+    if file:
+        file.write(answer.table, answer.unlisted)
+    write_json(json_path, answer.document)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """An answer for people, as a document and as a table; `unlisted` are options that it hides."""
+
+    parts: list[Printable]
+    document: dict[str, Any]
+    table: "ResultTable[Any]"
+    unlisted: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def _unless_nothing_counts(study: "Study", ask: "Callable[[], T]") -> "T":
@@ -142,11 +177,21 @@ def _unless_nothing_counts(study: "Study", ask: "Callable[[], T]") -> "T":
         raise exit_with_error(f"{error.message}. {' '.join(reasons)}", code=1) from None
 
 
-def _answer_numbers(
-    study: "Study", rows: "Sequence[NumberSummary]", beta: float, json_path: str | None
-) -> None:
-    """Print the means of all segments, with intervals of the population's means."""
-    from blindtally.console.answer_notes import option_rows
+def _answer_queries(
+    results: "dict[str, ResultTable[QueryResult]]", options: dict[str, Any]
+) -> _Answer:
+    headings = ["value", f"{1 - options['beta']:.0%} from", "to"]
+    parts: list[Printable] = []
+    for name, rows in results.items():
+        cells = [[*map(_format_value, (row.at, row.value, row.low, row.high))] for row in rows]
+        parts += [result_table([name], headings, cells)]
+    document = {name: [row.model_dump() for row in rows] for name, rows in results.items()}
+    return _Answer(parts, document | options, next(iter(results.values())))
+
+
+def _answer_numbers(study: "Study", rows: "ResultTable[NumberSummary]", beta: float) -> _Answer:
+    """Return the means of all segments, with intervals of the population's means."""
+    from blindtally.console.answer_notes import option_rows, unlisted_rows
     from protocol.domains.base import MAX_SEGMENTS
     from protocol.estimation.number_summary import SEGMENTS_NOTE, segment_label
 
@@ -160,102 +205,96 @@ def _answer_numbers(
         for row in rows
     ]
     headings = ["devices", "sum", "mean", f"{1 - beta:.0%} from", "to", "s.d."]
-    if json_path != "-":
-        listed = [row.segment for row in rows if row.segment is not None]
-        options, _ = option_rows(study.rounds(), listed, MAX_SEGMENTS)
-        cells += [[segment, words, *[""] * 5] for segment, words in options]
-        print_parts(
-            result_table(["segment"], headings, cells),
-            "Sums, means and standard deviations are exact for the devices that took part, up to "
-            f"rounding by {rows[0].rounding:.3g} per device. Intervals are for the population's "
-            "mean.",
-            *([SEGMENTS_NOTE] if len(rows) > 1 else []),
-        )
-    write_json(json_path, {"numbers": [row.model_dump() for row in rows], "beta": beta})
+    listed, rounds = [row.segment for row in rows if row.segment is not None], study.rounds()
+    options, _ = option_rows(rounds, listed, MAX_SEGMENTS)
+    cells += [[option, words, *[""] * 5] for option, words, *_ in options]
+    how = (
+        "Sums, means and standard deviations are exact for the devices that took part, up to "
+        f"rounding by {rows[0].rounding:.3g} per device. Intervals are for the population's mean."
+    )
+    notes = [how, *([SEGMENTS_NOTE] if len(rows) > 1 else [])]
+    document = {"numbers": [row.model_dump() for row in rows], "beta": beta}
+    unlisted = unlisted_rows(rounds, listed)
+    return _Answer([result_table(["segment"], headings, cells), *notes], document, rows, unlisted)
 
 
-def _answer_number(study: "Study", json_path: str | None) -> None:
-    """Print the one number of a study."""
+def _answer_number(study: "Study") -> _Answer:
+    """Return the one number of a study."""
     from blindtally.console.answer_notes import notes_on_list
 
     rows = study.heavy_hitters()
-    if json_path != "-":
-        for row in rows:
-            print_line(f"{row.item}: {_format_range(row.estimate, row.low, row.high, '{:,.0f}')}")
-        for note in [] if rows else notes_on_list(study.refresh(), study.rounds(), []):
-            print_line(note)
-    write_json(json_path, {"items": [row.model_dump() for row in rows]})
+    parts: list[Printable] = [
+        f"{row.item}: {_format_range(row.estimate, row.low, row.high, '{:,.0f}')}" for row in rows
+    ] or [*notes_on_list(study.refresh(), study.rounds(), [])]
+    return _Answer(parts, {"items": [row.model_dump() for row in rows]}, rows)
 
 
-def _answer_items(
-    study: "Study",
-    rows: "Sequence[HeavyHitter]",
-    shown: int,
-    threshold: float | None,
-    json_path: str | None,
-) -> None:
-    """Print the most frequent items, and what the list of heavy hitters does not show."""
+def _answer_items(study: "Study", shown: int, threshold: float | None) -> _Answer:
+    """Return the most frequent items, and what the list of heavy hitters does not show."""
     from blindtally.console.answer_notes import (
         notes_on_list,
         option_rows,
         unlisted_counts,
+        unlisted_rows,
         with_threshold,
     )
     from protocol.estimation.estimates import quality_sentence
 
+    rows = study.top(max(1, shown), threshold=threshold)[:shown]
     quality, question = study.list_quality(threshold=threshold), study.view.question
     listed, is_whole = [row.item for row in rows], len(rows) < shown
     rounds = with_threshold(study.rounds(), threshold) if is_whole else []
-    if json_path != "-":
-        cells = [
-            [
-                row.item,
-                _format_range(row.estimate, row.low, row.high, "{:,.0f}"),
-                f"{row.probability:.1%}",
-                f"{row.top_probability or 0:.1%}",
-            ]
-            for row in rows
+    cells = [
+        [
+            row.item,
+            _format_range(row.estimate, row.low, row.high, "{:,.0f}"),
+            f"{row.probability:.1%}",
+            f"{row.top_probability or 0:.1%}",
         ]
-        about_keys = key_notes(question, listed)
-        notes = [quality_sentence(quality, has_keys=bool(about_keys))] if quality else []
-        if is_whole:
-            options, more = option_rows(rounds, listed, shown - len(rows))
-            cells += [[option, words, "", ""] for option, words in options]
-            notes += [*more, *notes_on_list(study.refresh(), rounds, listed)]
-        headings = ["estimate, 95% interval", "probability heavy", "probability in this list"]
-        table = result_table(["item"], headings, cells)
-        print_parts(*([table] if cells else []), *notes, *about_keys)
+        for row in rows
+    ]
+    about_keys = key_notes(question, listed)
+    notes = [quality_sentence(quality, has_keys=bool(about_keys))] if quality else []
+    if is_whole:
+        options, more = option_rows(rounds, listed, shown - len(rows))
+        for option, words, low, high in options:
+            cells += [[option, f"{words} ({low} to {high})" if high else words, "", ""]]
+        notes += [*more, *notes_on_list(study.refresh(), rounds, listed)]
+    headings = ["estimate, 95% interval", "probability heavy", "probability in this list"]
+    table = result_table(["item"], headings, cells)
     document: dict[str, Any] = {"items": [row.model_dump() for row in rows]}
     document |= {"unlisted": unlisted_counts(rounds, listed)} if is_whole else {}
-    write_json(json_path, document | {"quality": quality and quality.model_dump()})
+    return _Answer(
+        [*([table] if cells else []), *notes, *about_keys],
+        document | {"quality": quality and quality.model_dump()},
+        rows,
+        unlisted_rows(rounds, listed),
+    )
 
 
-def _answer_segments(
-    study: "Study", rows: "Sequence[SegmentSummary]", json_path: str | None
-) -> None:
-    """Print the total, the share and the first items of each segment."""
+def _answer_segments(study: "Study", rows: "ResultTable[SegmentSummary]") -> _Answer:
+    """Return the total, the share and the first items of each segment."""
     from blindtally.console.answer_notes import notes_on_list
 
-    if json_path != "-":
-        has_totals = any(row.total is not None for row in rows)
-        least = study.view.question.threshold
-        missing = f"not found to reach {least:,.6g}" if has_totals else "unknown"
-        cells = [
-            [
-                row.segment,
-                ", ".join(f"{each.item} {each.estimate:,.0f}" for each in row.items),
-                _format_range(row.total, row.total_low, row.total_high, "{:,.0f}", missing),
-                _format_range(row.share, row.share_low, row.share_high, "{:.1%}", ""),
-            ]
-            for row in rows
+    has_totals = any(row.total is not None for row in rows)
+    least = study.view.question.threshold
+    missing = f"not found to reach {least:,.6g}" if has_totals else "unknown"
+    cells = [
+        [
+            row.segment,
+            ", ".join(f"{each.item} {each.estimate:,.0f}" for each in row.items),
+            _format_range(row.total, row.total_low, row.total_high, "{:,.0f}", missing),
+            _format_range(row.share, row.share_low, row.share_high, "{:.1%}", ""),
         ]
-        headings = ["total, 95% interval", "share of shown totals"]
-        items = [each.item for row in rows for each in row.items]
-        notes = [] if items else notes_on_list(study.refresh(), study.rounds(), items)
-        table = result_table(["segment", "most frequent"], headings, cells)
-        print_parts(*([table] if has_totals or items else []), *notes)
-        print_parts(*key_notes(study.view.question, items))
-    write_json(json_path, {"segments": [row.model_dump() for row in rows]})
+        for row in rows
+    ]
+    headings = ["total, 95% interval", "share of shown totals"]
+    items = [each.item for row in rows for each in row.items]
+    notes = [] if items else notes_on_list(study.refresh(), study.rounds(), items)
+    table = result_table(["segment", "most frequent"], headings, cells)
+    shown = [table] if has_totals or items else []
+    parts: list[Printable] = [*shown, *notes, *key_notes(study.view.question, items)]
+    return _Answer(parts, {"segments": [row.model_dump() for row in rows]}, rows)
 
 
 def _format_range(
@@ -272,15 +311,6 @@ def _parse_range(text: str) -> tuple[float, float]:
         return float(low), float(high)
     except ValueError:
         raise exit_with_error(f"--range takes two numbers LOW:HIGH, not {text!r}") from None
-
-
-def _show(results: "dict[str, Sequence[QueryResult]]", beta: float) -> None:
-    for name, rows in results.items():
-        cells = [
-            [_format_value(value) for value in (row.at, row.value, row.low, row.high)]
-            for row in rows
-        ]
-        print_parts(result_table([name], ["value", f"{1 - beta:.0%} from", "to"], cells), "")
 
 
 def _format_value(value: float | str) -> str:

@@ -7,14 +7,13 @@ from typer import Argument, Option
 
 from blindtally.commands.changes import compare_studies
 from blindtally.commands.create_study import StudyOptions, create_study
-from blindtally.console.errors import exit_with_error
 from blindtally.console.options import DEFAULT_URL, ApiKeyOption, UrlOption
-from blindtally.console.output_files import JsonOption, check_output_path, write_csv, write_json
+from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import fact_table, key_notes, print_parts, result_table
 from blindtally.console.terminal import ask, print_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from client.analyst.analyst import Study
     from protocol.api.messages import HeavyHitter, RoundView, StudyView
@@ -26,8 +25,7 @@ studies = typer.Typer(
     name="studies",
     no_args_is_help=True,
     add_completion=False,
-    help="Create, watch, read, compare, stop and delete studies.\n\n"
-    "Example:\n  blindtally studies list",
+    help="Create, read, compare, stop and delete studies.\n\nExample:\n  blindtally studies list",
 )
 studies.command("compare")(compare_studies)
 studies.command("create", cls=StudyOptions)(create_study)
@@ -56,50 +54,38 @@ def list_studies(
 @studies.command("show")
 def show_study(
     study: StudyArgument,
-    watch: Annotated[
-        bool, Option("--watch", help="Print each round when it changes, until the study ends.")
-    ] = False,
     top: Annotated[
-        int, Option(min=0, max=1000, help="Number of items to show; files have all.")
-    ] = _DEFAULT_TOP,
-    csv_path: Annotated[
-        str | None,
+        int | None,
         Option(
-            "--csv",
-            metavar="PATH",
-            help="Write all heavy hitters as CSV; - is stdout.",
-            callback=check_output_path,
+            min=0,
+            max=1000,
+            help="Number of items to show.",
+            show_default="20, or all options of a list",
         ),
     ] = None,
     url: UrlOption = DEFAULT_URL,
     key: ApiKeyOption = None,
     json_path: JsonOption = None,
 ) -> None:
-    """Show a study with its rounds and its heavy hitters, or export them.
+    """Show a study with its rounds and its heavy hitters.
 
-    Other answers are those of `blindtally query`, `changes` and `privacy`.
+    Other answers are those of `blindtally query`, which also writes files, `changes` and `privacy`.
 
     Example:
-      blindtally studies show 3f2a0c55d1e9b7a4 --watch
-      blindtally studies show 3f2a0c55d1e9b7a4 --csv answer.csv
+      blindtally studies show 3f2a0c55d1e9b7a4
+      blindtally studies show words --top 50
     """
     from blindtally.console.answer_notes import unlisted_counts
     from blindtally.console.service_connection import open_analyst
 
-    if "-" in (csv_path, json_path) and csv_path == json_path:
-        raise exit_with_error("--csv and --json cannot both be written to standard output")
-    is_quiet = "-" in (csv_path, json_path)
     with open_analyst(url, key) as analyst:
         target = analyst.study(study)
-        if watch:
-            target.wait(round_printer())
         # The state is read first: one that is read later may be ahead of the rounds that are shown.
         view = target.refresh()
         rounds, rows = list(target.rounds()), list(target.heavy_hitters())
-    if not is_quiet:
+    if json_path != "-":
         print_study(view, rounds, rows, top)
     unlisted = unlisted_counts(rounds, [row.item for row in rows])
-    _write_csv(csv_path, rows, unlisted)
     document = {
         "study": view.model_dump(mode="json"),
         "rounds": [_round_document(each) for each in rounds],
@@ -179,26 +165,17 @@ def _progress(view: "StudyView") -> list[str]:
     return [view.outcome, f"{view.round or 0} of {view.rounds}"]
 
 
-def round_printer() -> "Callable[[RoundView], None]":
-    """Return a function that prints a line for a round, unless it is that of the last call."""
-    last = ""
-
-    def print_round(view: "RoundView") -> None:
-        nonlocal last
-        devices = "" if view.participants is None else f", {view.participants:,} devices"
-        line = f"round {view.number}: {view.state}{devices}"
-        if line != last:
-            print_line(line, err=True)
-        last = line
-
-    return print_round
-
-
 def print_study(
-    view: "StudyView", rounds: "Sequence[RoundView]", rows: "Sequence[HeavyHitter]", top: int
+    view: "StudyView",
+    rounds: "Sequence[RoundView]",
+    rows: "Sequence[HeavyHitter]",
+    top: int | None,
 ) -> None:
     from blindtally.console.answer_notes import notes_on_list, option_rows
+    from protocol.mechanisms.registry import mechanism_of
 
+    if top is None:
+        top = max(_DEFAULT_TOP, len(mechanism_of(view.question).options(view.question)))
     state, done = _progress(view)
     facts = {
         "study": f"{view.name} ({view.id})",
@@ -219,9 +196,9 @@ def print_study(
     options, more_options = option_rows(rounds, listed, top - len(rows))
     cells = [
         [row.item, *(f"{x:,.0f}" for x in (row.estimate, row.low, row.high))] for row in rows[:top]
-    ] + [[option, words, "", ""] for option, words in options]
+    ] + [[*option] for option in options]
     answer = result_table(["item"], ["estimate", "95% from", "to"], cells)
-    more = f"{len(rows) - top:,} more: --top {len(rows)} shows them, --csv writes them"
+    more = f"{len(rows) - top:,} more: --top {len(rows)} shows them, `query --out` writes them"
     print_parts(
         fact_table(facts),
         *([table] if rounds else []),
@@ -253,29 +230,3 @@ def _count(value: float | None) -> str:
 def _round_document(view: "RoundView") -> dict[str, Any]:
     """Return a round without its plan, which may list thousands of items."""
     return view.model_dump(mode="json", exclude={"plan"})
-
-
-def _write_csv(
-    path: str | None, rows: "Sequence[HeavyHitter]", unlisted: "Mapping[str, str]"
-) -> None:
-    """Write all rows, and options that are not listed; no cell is a formula of a spreadsheet.
-
-    Raises:
-        typer.Exit: if the file cannot be written.
-    """
-    from client.analyst.requests import HEAVY_HITTER_COLUMNS
-    from protocol.api.messages import csv_text
-
-    if path is None:
-        return
-    first, *others = HEAVY_HITTER_COLUMNS
-    words = ["unlisted"] if unlisted else []
-    table = [
-        [first, *others, *words],
-        *(
-            [csv_text(row.item), *(getattr(row, x) for x in others), *("" for _ in words)]
-            for row in rows
-        ),
-        *([csv_text(item), *("" for _ in others), count] for item, count in unlisted.items()),
-    ]
-    write_csv(path, table)

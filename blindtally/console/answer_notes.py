@@ -4,14 +4,17 @@ The reasons are those of `protocol/api/unlisted.py`, which the pages of a servic
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from protocol.api.unlisted import (
     CountedRounds,
     limits_of_list,
     option_counts,
+    range_of_unlisted,
     why_nothing_is_listed,
 )
+
+ENDS: Final = ("low", "high")  # columns of an interval
 
 if TYPE_CHECKING:
     from protocol.api.messages import RoundView, StudyView
@@ -35,16 +38,28 @@ def notes_on_list(
 
 def option_rows(
     rounds: Sequence["RoundView"], listed: Iterable[str], most: int
-) -> tuple[list[tuple[str, str]], list[str]]:
+) -> tuple[list[tuple[str, str, str, str]], list[str]]:
     """Return at most `most` options that are not listed, with words for their counts, and a note.
 
-    They are empty before the first sum, and without a list of options.
+    Each has the ends of its count, which are empty if the sums do not bound it. There are no
+    options before the first sum, and without a list of options.
     """
-    options = list(unlisted_counts(rounds, listed).items())
-    most = max(most, 0)
-    hidden = len(options) - most
-    note = [f"{hidden:,} more options: {options[0][1]}"] if hidden > 0 else []
-    return options[:most], note
+    options = [*unlisted_rows(rounds, listed).items()]
+    hidden = len(options) - max(most, 0)
+    note = [f"{hidden:,} more options: {options[0][1]['unlisted']}"] if hidden > 0 else []
+    shown = options[: max(most, 0)]
+    return [
+        (option, cells["unlisted"], *(f"{cells[end]:,.0f}" if end in cells else "" for end in ENDS))
+        for option, cells in shown
+    ], note
+
+
+def unlisted_rows(rounds: Sequence["RoundView"], listed: Iterable[str]) -> dict[str, Any]:
+    """Return the cells of options that are not listed: `unlisted`, and the ends of their counts."""
+    ends = range_of_unlisted(rounds[-1].plan, CountedRounds.of(rounds)) if rounds else None
+    interval = dict(zip(ENDS, map(float, ends), strict=True)) if ends else {}
+    counts = unlisted_counts(rounds, listed)
+    return {option: {"unlisted": words} | interval for option, words in counts.items()}
 
 
 def unlisted_counts(rounds: Sequence["RoundView"], listed: Iterable[str]) -> dict[str, str]:

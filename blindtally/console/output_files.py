@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -71,6 +71,7 @@ def check_output_path(path: str | None) -> str | None:
     return path
 
 
+TableFormat: TypeAlias = Literal["csv", "ndjson", "parquet"]
 JsonOption = Annotated[
     str | None,
     typer.Option(

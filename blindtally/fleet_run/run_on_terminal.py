@@ -159,14 +159,15 @@ def heavy_hitter_table(
     notes += notes_on_list(study, rounds, listed)
     mechanism = mechanism_of(study.question)
     if mechanism.answer_kind(study.question) is AnswerKind.MEANS:
-        counts = [(hitter.item, f"{hitter.estimate:,.0f}") for hitter in hitters] + options
+        counts = [(hitter.item, f"{hitter.estimate:,.0f}") for hitter in hitters]
+        counts += [(option, words) for option, words, *_ in options]
         heading = [mechanism.description.counted]
         table = result_table(heading, ["devices"], counts, "Devices with a number")
         return Group(*([table] if counts else []), *map(Text, notes))
     rows = [
         (hitter.item, f"{hitter.estimate:,.0f}", f"{hitter.standard_error:,.1f}")
         for hitter in hitters[:MAX_SHOWN_ITEMS]
-    ] + [(option, words, "") for option, words in options]
+    ] + [(option, words, "") for option, words, *_ in options]
     title = f"Held {study.question.threshold:g} times or more"
     table = result_table(["item"], ["estimate", "± s.e."], rows, title)
     notes += key_notes(study.question, listed)

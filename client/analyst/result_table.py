@@ -123,7 +123,7 @@ class ResultTable(Sequence[T]):
         cells = zip(*self._records, strict=True) if self._rows else ((),) * len(self.columns)
         return pa.table(
             {
-                column: pa.array([_plain(cell) for cell in values], self._arrow_type(column))
+                column: pa.array([plain_cell(cell) for cell in values], self._arrow_type(column))
                 for column, values in zip(self.columns, cells, strict=True)
             }
         )
@@ -184,8 +184,8 @@ def arrow_type(annotation: Any) -> "DataType | None":  # noqa: ANN401 - any anno
     return simple_types[kinds[0]] if kinds else None
 
 
-def _plain(cell: object) -> object:
+def plain_cell(cell: object) -> object:
     """Return a cell with dictionaries and lists instead of documents and tuples."""
     if isinstance(cell, BaseModel):
         return cell.model_dump()
-    return [_plain(each) for each in cell] if isinstance(cell, tuple) else cell
+    return [plain_cell(each) for each in cell] if isinstance(cell, tuple) else cell

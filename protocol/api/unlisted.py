@@ -244,9 +244,20 @@ def count_of_unlisted(plan: AnyPlan, rounds: CountedRounds) -> str:
         return "not known"
     if plan.question.counts_by_round:
         return f"fewer than {_whole(bar.count)} in each round"
+    is_bounded = range_of_unlisted(plan, rounds) is not None
+    return f"{'fewer than' if is_bounded else 'not found to reach'} {_whole(bar.count)}"
+
+
+def range_of_unlisted(plan: AnyPlan, rounds: CountedRounds) -> tuple[int, int] | None:
+    """Return the smallest and the largest count that an unlisted option may have.
+
+    None if sums do not bound it. It follows from the words for the count, and states no more.
+    """
+    bar = highest_bar(plan, rounds)
     is_exact = rounds.largest_t == 1 and not _has_noise(plan) and rounds.decoded == rounds.summed
-    is_exact &= rounds.most_cohorts == 1
-    return f"{'fewer than' if is_exact else 'not found to reach'} {_whole(bar.count)}"
+    is_exact &= rounds.most_cohorts == 1 and not plan.question.counts_by_round
+    is_exact &= math.isfinite(bar.count) and not bar.is_lower_bound
+    return (0, math.ceil(bar.count) - 1) if is_exact else None
 
 
 def _whole(count: float) -> str:

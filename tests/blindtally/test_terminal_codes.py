@@ -65,7 +65,7 @@ ARGUMENT_LISTS: Final[dict[tuple[str, ...], list[list[str]]]] = {
     ("tokens", "revoke"): [[TEXT, "--database", "{database}"]],
     ("studies", "list"): [["--url", URL], ["--url", URL, "--json", "-"]],
     ("studies", "show"): [
-        *(["items", "--url", URL, *more] for more in ([], ["--csv", "-"], ["--json", "-"])),
+        *(["items", "--url", URL, *more] for more in ([], ["--json", "-"])),
         *([kind, "--url", URL] for kind in ("trie", "sums", "problem", "problem" + TEXT)),
     ],
     ("studies", "create"): [
@@ -82,7 +82,11 @@ ARGUMENT_LISTS: Final[dict[tuple[str, ...], list[list[str]]]] = {
         ["trie", "--prefix", "a", "--url", URL],
         ["items", "--threshold", "9", "--url", URL],
         ["items", "--range", TEXT, "--url", URL],
+        *(["items", "--url", URL, "--out", "-", "--format", form] for form in ("csv", "ndjson")),
     ],
+    ("watch",): [["problem", "--url", URL]],
+    ("login",): [[URL, TEXT]],
+    ("logout",): [["--profile", TEXT]],
     ("changes",): [
         ["items", "--url", URL],
         ["items", "--item", TEXT, "--before", TEXT, "--url", URL],
@@ -287,7 +291,7 @@ def test_no_code_that_devices_hold_reaches_the_terminals_of_a_real_service(
             "fleet": run_on_terminal(["fleet", "--study", study.id, *fleet, *service], monkeypatch),
             "show": run_on_terminal(["studies", "show", study.id, *service], monkeypatch),
             "csv": run_on_terminal(
-                ["studies", "show", study.id, "--csv", "-", *service], monkeypatch
+                ["query", study.id, "--out", "-", "--format", "csv", *service], monkeypatch
             ),
             "query": run_on_terminal(["query", study.id, *service], monkeypatch),
             "top": run_on_terminal(["query", study.id, "--top", "99", *service], monkeypatch),

@@ -2,15 +2,18 @@
 
 import csv
 import json
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from pyarrow import parquet
 from typer.testing import CliRunner
 
 from blindtally.cli import app
-from blindtally.commands.studies import print_study, round_printer
+from blindtally.commands.studies import print_study
+from blindtally.commands.watch import round_printer
 from blindtally.demo.server_process import ServerProcess
 from client.analyst.analyst import Analyst
 from client.fleet.config_and_results import FleetConfig
@@ -143,20 +146,34 @@ async def test_an_answer_is_shown_and_exported(url: str, tmp_path: Path) -> None
     assert code == 0
     assert "No round is over: a round needs" in output
     await play(url, view["id"])
-    code, output = run(url, "show", view["id"], "--watch", "--csv", str(tmp_path / "a.csv"))
-    assert code == 0, output
-    assert "round 1: decoded, 16 devices" in output
-    assert "=common" in output
-    with (tmp_path / "a.csv").open() as file:
+    watched = ["watch", "greetings", "--url", url]
+    output = CliRunner().invoke(app, watched).output
+    assert "round 1: decoded, 16 devices\nfinished. The one round is over.\n" in output
+    events = CliRunner().invoke(app, [*watched, "--json"]).stdout.splitlines()
+    assert [json.loads(events[end])["kind"] for end in (0, -1)] == ["study-created", "study-ended"]
+    files = {form: tmp_path / f"a.{form}" for form in ("csv", "ndjson", "parquet")}
+    for file in files.values():
+        asked = ["query", "greetings", "--out", str(file), "--url", url]
+        assert "=common" in CliRunner().invoke(app, asked).output
+    with files["csv"].open() as file:
         (row,) = csv.DictReader(file)
     assert (row["item"], float(row["estimate"])) == ("'=common", 16)
+    (line,) = files["ndjson"].read_text().splitlines()
+    (written,) = parquet.read_table(files["parquet"]).to_pylist()
+    assert written == json.loads(line)
+    assert (written["item"], written["estimate"], written["low"]) == ("=common", 16.0, 16.0)
     code, output = run(url, "show", view["id"], "--json", "-")
     document = json.loads(output)
     assert document["study"]["state"] == "finished"
     assert [each["state"] for each in document["rounds"]] == ["decoded"]
     assert document["heavy_hitters"][0]["item"] == "=common"
-    code, output = run(url, "show", view["id"], "--csv", "-")
-    assert output.splitlines()[0].startswith('"item","estimate"')
+    for wrong, reason in (
+        (["--out", "a.xls"], "end it with .csv, .ndjson, .jsonl, .parquet"),
+        (["--format", "csv"], "pass --out PATH"),
+        (["--out", "-", "--format", "csv", "--json", "-"], "cannot both"),
+    ):
+        result = CliRunner().invoke(app, ["query", view["id"], *wrong, "--url", url])
+        assert (result.exit_code, reason in result.output) == (2, True), result.output
 
 
 async def test_every_option_of_a_list_is_shown_and_those_below_the_threshold_without_a_number(
@@ -169,17 +186,22 @@ async def test_every_option_of_a_list_is_shown_and_those_below_the_threshold_wit
         result = CliRunner().invoke(app, [*command, view["id"], "--url", url])
         assert result.exit_code == 0, result.output
         rows = [" ".join(line.split()) for line in result.output.splitlines()]
-        assert {"rare fewer than 5", "none fewer than 5"} <= set(rows)
+        ends = "0 4" if command == ["studies", "show"] else "(0 to 4)"
+        assert {f"rare fewer than 5 {ends}", f"none fewer than 5 {ends}"} <= set(rows)
         assert any(row.startswith("=common 16") for row in rows)
         result = CliRunner().invoke(app, [*command, view["id"], "--url", url, "--json", "-"])
         written = json.loads(result.stdout)
         assert written["unlisted"] == {"rare": "fewer than 5", "none": "fewer than 5"}
     few = run(url, "show", view["id"], "--top", "2")[1]
     assert "1 more options: fewer than 5" in few
-    lines = run(url, "show", view["id"], "--csv", "-")[1].splitlines()
-    rows = [(row["item"], row["estimate"], row["unlisted"]) for row in csv.DictReader(lines)]
-    assert rows[0] == ("'=common", "16.0", "")
-    assert rows[1:] == [("rare", "", "fewer than 5"), ("none", "", "fewer than 5")]
+    asked = ["query", view["id"], "--url", url, "--out", "-", "--format"]
+    lines = CliRunner().invoke(app, [*asked, "csv"]).stdout.splitlines()
+    names = ("item", "estimate", "low", "high", "unlisted")
+    rows = [tuple(row[name] for name in names) for row in csv.DictReader(lines)]
+    assert rows[0] == ("'=common", "16.0", "16.0", "16.0", "")
+    assert rows[1:] == [(item, "", "0.0", "4.0", "fewer than 5") for item in ("rare", "none")]
+    table = parquet.read_table(BytesIO(CliRunner().invoke(app, [*asked, "parquet"]).stdout_bytes))
+    assert table.column("unlisted").to_pylist() == [None, "fewer than 5", "fewer than 5"]
 
 
 def test_a_study_without_a_sum_has_failed_for_a_reason(url: str) -> None:
@@ -215,7 +237,7 @@ def test_a_watched_round_is_printed_once_per_state(
     print_round = round_printer()
     for state in ("running", "running", "failed"):
         print_round(view.model_copy(update={"state": state}))
-    assert capsys.readouterr().err == "round 1: running\nround 1: failed\n"
+    assert capsys.readouterr().out == "round 1: running\nround 1: failed\n"
 
 
 @pytest.mark.parametrize(
@@ -238,7 +260,6 @@ def test_a_watched_round_is_printed_once_per_state(
         ),
         (["create", "x", *SIZES, "--cohorts", "300"], 2, "cohorts: 16 devices are too few for 300"),
         (["show", "nobody"], 1, "check the name or id, and --url"),
-        (["show", "nobody", "--csv", "-", "--json", "-"], 2, "cannot both"),
     ],
 )
 def test_mistakes_have_reasons(url: str, arguments: list[str], code: int, error: str) -> None:
