@@ -28,7 +28,7 @@ SECURE = (
 )
 FIGURE = ("paper", "fig1", "--data", "words", "--tokens", "3000", "--words", "900")
 TWO_WORKERS, DASK_WORKERS = ("--workers", "2"), ("--workers", f"{LOCAL_CLUSTER}:2")
-BUSY_SECONDS = 6.0  # of a processor: after imports, which may be compiled, and some work
+BUSY_SECONDS = 3.0  # of a processor: after imports, which may be compiled, and some work
 PATIENCE = 120
 
 

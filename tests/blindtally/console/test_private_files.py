@@ -13,11 +13,7 @@ import pytest
 from blindtally.demo.server_process import free_port
 from client.device.device_state import DeviceState
 
-# What was asked for, and what the test itself makes for `paper`.
-RESULTS = {
-    "params.json", "member.pub", "fleet.json", "numbers.csv", "cdf.csv", "cdf.svg", "cdf.json",
-}  # fmt: skip
-CDF_OPTIONS = ("--data", "numbers.csv", "--devices", "5000")
+RESULTS = {"params.json", "member.pub", "fleet.json"}
 PUBLIC = ("--public-key", "member.pub")
 
 
@@ -29,8 +25,7 @@ def _usual_umask() -> Iterator[None]:
 
 
 def command(*words: str) -> list[str]:
-    package = [] if words[0] == "paper" else ["blindtally"]
-    return [sys.executable, "-P", "-m", *package, *words]
+    return [sys.executable, "-P", "-m", "blindtally", *words]
 
 
 def run(folder: Path, *words: str) -> None:
@@ -56,15 +51,12 @@ def test_no_file_that_a_command_makes_can_be_read_by_other_users(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-    rows = "\n".join(f"{number},1" for number in range(20))
-    (tmp_path / "numbers.csv").write_text(f"number,count\n{rows}\n")
     for words in (
         ("registrar", "create", "registrar.key"),
         ("member", "member.key", "--new"),
         ("keys", "create", "analysts", "--json", "key.json"),
         ("params", "--devices", "100", "--json", "params.json"),
         ("demo", "--devices", "12", "--rounds", "1", "--out", "demo"),
-        ("paper", "cdf", *CDF_OPTIONS, "--out", "cdf.svg", "--json", "cdf.json"),
     ):
         run(tmp_path, *words)
     state = DeviceState.on_disk(tmp_path / "device")

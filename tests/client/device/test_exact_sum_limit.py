@@ -18,10 +18,10 @@ from protocol.api.phases import MessageKind
 from protocol.clock_readings import ClockReadings
 from protocol.device_policy.policy import Policy, PolicyError
 from protocol.domains.product import Product
-from protocol.domains.strings import Alphabet, Utf8
+from protocol.domains.strings import Utf8
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
-from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, parse_question
+from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
 from protocol.privacy.noise_loss import CountNoise, noise_epsilon
 from protocol.privacy.release import Release
 from protocol.question_and_plan import Terms
@@ -210,23 +210,6 @@ def test_a_device_may_refuse_all_exact_sums() -> None:
 
 def test_coins_hide_nothing_from_the_server() -> None:
     refusal(trie_plan(0), given_to())
-
-
-def test_a_sum_with_enough_noise_spends_no_exact_study() -> None:
-    exact = [
-        given_to(),
-        given_to(variance=2.0**-19),
-    ]  # with no noise, and with noise that hides nothing
-    assert not spends_exact_study(POLICY, trie_plan(11), SERVICE_URL, exact, clock_at(NOW))
-
-
-def test_a_sketch_with_noise_spends_no_exact_study() -> None:
-    asked = {"mechanism": "count-sketch", "threshold": 200, "contribution": 1, "words": 2000}
-    domain = Alphabet(characters="ab", length=3)
-    for epsilon, spends in ((4.0, False), (8.0, True)):
-        question = parse_question(asked | {"domain": domain, "epsilon": epsilon})
-        plan = SUM_MECHANISMS["count-sketch"].first_plan(question, TERMS, "next", 1, Random(1))
-        assert spends_exact_study(POLICY, plan, SERVICE_URL, [], clock_at(NOW)) is spends
 
 
 def test_noise_too_small_to_hide_anything_makes_an_exact_sum() -> None:

@@ -110,24 +110,6 @@ def test_the_noise_that_is_left_after_dropouts_is_what_was_counted(
     assert (real <= promised * (1 + 1e-9)) is (away <= 100 * dropout)
 
 
-def test_a_coin_of_few_votes_hides_the_device_in_both_directions() -> None:
-    """Without rounding to a grid: two counts, each with 21 values."""
-    noise, delta = CountNoise(0.5, 0.1), 1e-4
-    z = np.arange(-10, 12)
-    without = law.pmf(z, 0.25, 0.25)
-    with_it = 0.9 * without + 0.1 * law.pmf(z - 1, 0.25, 0.25)
-    epsilons = []
-    for upper, lower in ((with_it, without), (without, with_it)):
-        p, q = np.outer(upper, upper).ravel(), np.outer(lower, lower).ravel()
-        low, high = 0.0, 20.0
-        for _ in range(60):
-            middle = (low + high) / 2
-            excess = np.maximum(p - math.exp(middle) * q, 0).sum()
-            low, high = (middle, high) if excess > delta else (low, middle)
-        epsilons.append(high)
-    assert noise_epsilon({noise: 2}, delta) == pytest.approx(max(epsilons), rel=1e-4)
-
-
 def test_no_noise_and_no_delta_have_an_infinite_or_finite_number() -> None:
     assert noise_epsilon({}, 1e-5) == 0
     assert noise_epsilon({CountNoise(1.0): 1}, 0.0) == math.inf

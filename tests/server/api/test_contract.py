@@ -29,7 +29,7 @@ from tests.server.cohort import Cohort
 from tests.server.harness import NOON, Clock, Served
 
 HAS_MANY_EXAMPLES = "BLINDTALLY_EXAMPLES" in os.environ
-WAIT = "1"  # seconds
+WAIT = "0.1"  # seconds
 EXAMPLES = int(os.environ.get("BLINDTALLY_EXAMPLES", "2"))
 CHECKS = [
     schemathesis.checks.not_a_server_error,

@@ -345,12 +345,16 @@ async def test_an_answer_that_cannot_be_kept_leaves_no_study_stuck(
         assert (await served.client.get(f"/v1/studies/{study}")).json()["state"] == "finished"
 
 
-@pytest.mark.parametrize("job", ["server.rounds.jobs.decode_round", "CohortSums.unmask"])
-@pytest.mark.parametrize("error", [MemoryError(), ImportError("failed to map segment")])
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("server.rounds.jobs.decode_round", MemoryError()),
+        ("server.rounds.cohort_sums.CohortSums.unmask", ImportError("failed to map segment")),
+    ],
+)
 async def test_a_sum_is_read_again_after_a_passing_lack_of_memory(
-    served: Served, monkeypatch: pytest.MonkeyPatch, job: str, error: Exception
+    served: Served, monkeypatch: pytest.MonkeyPatch, name: str, error: Exception
 ) -> None:
-    name = job if job.startswith("server") else f"server.rounds.cohort_sums.{job}"
     failing = AsyncMock(side_effect=error)
     monkeypatch.setattr(name, failing)
     study = await served.create()

@@ -28,7 +28,7 @@ from tests.server.conftest import Serve
 from tests.server.device import Device
 from tests.server.harness import Served, sum_of, together
 
-COHORTS, SIZE = 12, 3
+COHORTS, SIZE = 8, 3
 TERMS = {"cohort_size": SIZE, "minimum": SIZE, "cohorts": COHORTS}
 TERMS |= {"corrupt": 0.0, "dropout": 0.0}
 
