@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from client.device.device_state import DeviceState
     from client.device.driver import EndState
     from client.device.encoding import LeftOut, LeftOutReason
+    from client.device.repeated_participation import take_part_repeatedly
     from client.device.take_part import ParticipationOutcome, take_part
     from client.http.transport import Transport, http_client
     from protocol.api.events import Event
@@ -78,6 +79,7 @@ _NAMES = {  # names by module; "public = name" where the name in the module diff
     "client.device.device_state": "DeviceState",
     "client.device.driver": "EndState",
     "client.device.encoding": "LeftOut LeftOutReason",
+    "client.device.repeated_participation": "take_part_repeatedly",
     "protocol.device_policy.policy": "Policy",
     "client.device.take_part": "ParticipationOutcome take_part",
     "client.committee.registrar": "DrawRecord Registrar seating_rounds",
@@ -184,6 +186,7 @@ __all__ = [
     "recommend_words",
     "seating_rounds",
     "take_part",
+    "take_part_repeatedly",
 ]
 
 import_own()
@@ -199,7 +202,7 @@ def __getattr__(name: str) -> object:
     if name not in _SOURCES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, attribute = _SOURCES[name]
-    if name == "take_part":
+    if name.startswith("take_part"):
         value = import_module("client.lazy_modules").LazyCoroutineFunction(module, attribute)
     else:
         value = getattr(import_module(module), attribute)

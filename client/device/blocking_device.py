@@ -4,6 +4,7 @@ with Device(URL, policy, enrolment_signer=sign) as device:
 outcomes = device.take_part(["hello", "world"])  # waits for the end
 part = device.start(["hello", "world"], on_progress=print)  # returns at once
 outcomes = part.result(timeout=600)
+device.run(read_items, every=timedelta(days=1))  # until Ctrl-C
 """
 
 from __future__ import annotations
@@ -17,21 +18,25 @@ from client.lazy_modules import LazyModule
 if TYPE_CHECKING:  # the models of all mechanisms take half a second to import
     from collections.abc import Callable, Coroutine
     from concurrent.futures import Future
-    from typing import Any, Self
+    from datetime import timedelta
+    from typing import Any, Self, Unpack
 
     from client import credentials
-    from client.device import encoding, take_part
+    from client.device import encoding, repeated_participation, take_part
     from client.device.device_state import DeviceState
     from client.device.driver import ProgressCallback
     from client.device.encoding import Items
+    from client.device.repeated_participation import PassCallback, PassOptions
     from client.device.take_part import ParticipationOutcome
     from client.http import address_and_retries
     from protocol.device_policy.policy import Policy
+    from protocol.mechanisms.registry import AnyPlan
     from secagg.session import Registry
 else:
     address_and_retries = LazyModule("client.http.address_and_retries")
     credentials = LazyModule("client.credentials")
     encoding = LazyModule("client.device.encoding")
+    repeated_participation = LazyModule("client.device.repeated_participation")
     take_part = LazyModule("client.device.take_part")
 
 
@@ -39,11 +44,12 @@ class Device:
     """A device at the service at `url`; its part in a study runs in a background thread.
 
     The arguments are those of the function `take_part`, but `enrolment_signer` is a plain function
-    of a registry and an identity. A device on disk that is closed and made again is the same
-    device. The thread ends with the program: a device that is in a round then drops out.
+    of a registry and an identity, and `consent` one of a plan. A device on disk that is closed and
+    made again is the same device. The thread ends with the program: a device that is in a round
+    then drops out.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - devices differ in all of these
         self,
         url: str,
         policy: Policy | None = None,
@@ -53,6 +59,7 @@ class Device:
         registrar: str | None = None,
         registrar_token: str | None = None,
         enrolment_signer: Callable[[Registry, bytes], bytes] | None = None,
+        consent: Callable[[AnyPlan], bool] | None = None,
         patience: float | None = None,
     ) -> None:
         self._options: dict[str, Any] = {
@@ -65,6 +72,8 @@ class Device:
         }
         if enrolment_signer is not None:
             self._options["enrolment_signer"] = _awaitable(enrolment_signer)
+        if consent is not None:
+            self._options["consent"] = _awaitable(consent)
         if patience is not None:
             self._options["patience"] = patience
         self._lock = Lock()
@@ -133,6 +142,36 @@ class Device:
         part = take_part.take_part(items=encoding.count_items(items), **options)
         return asyncio.run_coroutine_threadsafe(part, self._running_loop())
 
+    def run(
+        self,
+        items: Callable[[], Items],
+        every: timedelta,
+        *,
+        jitter: float | None = None,
+        back_off: Callable[[], timedelta | None] | None = None,
+        stop: Callable[[], bool] | None = None,
+        timeout: timedelta | None = None,
+        on_pass: PassCallback | None = None,
+        **options: Unpack[PassOptions],
+    ) -> None:
+        """Take part about `every` so often until Ctrl-C, until `stop()` is true, or for `timeout`.
+
+        Arguments and errors are those of the function `take_part_repeatedly`, and `options` those
+        of the method `take_part`. The callables run in threads of the device.
+        """
+        given = {"jitter": jitter, "back_off": back_off, "stop": stop, "on_pass": on_pass}
+        changed = {name: value for name, value in given.items() if value is not None}
+        passes = repeated_participation.take_part_repeatedly(
+            items=items, every=every, timeout=timeout, **self._options, **changed, **options
+        )
+        part = asyncio.run_coroutine_threadsafe(passes, self._running_loop())
+        try:
+            part.result()
+        except KeyboardInterrupt:
+            pass  # the usual end of such a program
+        finally:
+            part.cancel()
+
     def close(self) -> None:
         """Drop out of the rounds in the background, and end the thread."""
         with self._lock:
@@ -155,15 +194,13 @@ class Device:
             return self._loop
 
 
-def _awaitable(
-    signer: Callable[[Registry, bytes], bytes],
-) -> Callable[[Registry, bytes], Coroutine[Any, Any, bytes]]:
-    """Return `signer` as it runs in another thread, so that a slow registrar blocks no round."""
+def _awaitable(function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """Return `function` as it runs in another thread, so that a slow registrar blocks no round."""
 
-    async def sign(registry: Registry, identity: bytes) -> bytes:
-        return await asyncio.to_thread(signer, registry, identity)
+    async def call(*args: object) -> object:
+        return await asyncio.to_thread(function, *args)
 
-    return sign
+    return call
 
 
 async def _cancel_others() -> None:

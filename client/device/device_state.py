@@ -86,7 +86,8 @@ class DeviceState:
         """Return the lock that the device holds while it runs; none in memory.
 
         Raises:
-            JournalError: on entering, if another process runs it, or its folder is an older copy.
+            DeviceInUseError: on entering, if another process runs it.
+            JournalError: on entering, if its folder is an older copy.
         """
         return locked_folder(self._folder, self._secret) if self._folder else nullcontext()
 

@@ -65,7 +65,8 @@ class EndState(StrEnum):
     LATE = "late"  # the round was full, or the cohort continued without it
     COHORT_FAILED = "cohort failed"
     DECLINED = "declined"  # it left, because the service asked for too much
-    REJECTED = "rejected"  # the service refused it, or another call runs the same device
+    REJECTED = "rejected"  # the service refused it
+    IN_USE = "in use"  # another call or process takes part as the same device
     DISCONNECTED = "disconnected"  # it had no connection for too long
     FAULT = "fault"  # an unexpected error, of its program or by what the service sent
 

@@ -35,10 +35,14 @@ from client.process_files import open_private_file, sync_folder
 
 _MACHINE_ID: Final = Path("/etc/machine-id")
 _MAX_RECORD_BYTES: Final = 2**14
-OWN_STATE_ADVICE: Final = (
-    "Each device needs its own state: pass device_state=DeviceState.on_disk(FOLDER) with a folder "
-    "for each device, or DeviceState.in_memory() in a simulation"
+ONE_DEVICE_ADVICE: Final = (
+    "All processes of a machine are one device, which takes part once. To simulate several devices "
+    "in one program, pass device_state=DeviceState.in_memory()"
 )
+
+
+class DeviceInUseError(JournalError):
+    """Another process runs the device, so this one has nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +84,9 @@ def locked_folder(folder: Path, secret: bytes) -> Iterator[None]:
     The runs of one process share the lock, so that a service that keeps one waiting stops no other.
 
     Raises:
-        JournalError: if another program runs the device, the folder is an older copy or of another
-            machine, or its files cannot be read or written.
+        DeviceInUseError: if another program runs the device.
+        JournalError: if the folder is an older copy or of another machine, or its files cannot be
+            read or written.
     """
     key = _lock_key(folder, secret)
     with _access:
@@ -142,7 +147,8 @@ def _open_locked(path: Path, stack: ExitStack) -> int:
     file = open_private_file(path)
     stack.callback(os.close, file)  # which releases the lock
     if not lock_descriptor(file, blocking=False):
-        raise JournalError(f"{path} is locked: this device runs already. {OWN_STATE_ADVICE}")
+        text = f"{path} is locked: another process takes part as this device. {ONE_DEVICE_ADVICE}"
+        raise DeviceInUseError(text)
     return file
 
 

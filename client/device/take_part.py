@@ -9,9 +9,10 @@ or next year, is the same device, which contributes to no study twice.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from random import SystemRandom
 from threading import Lock
@@ -41,7 +42,7 @@ from client.device.driver import (
 )
 from client.device.encoding import Items, LeftOut, count_items, make_contribution
 from client.device.enrolment import RegistrarService, check_service_token
-from client.device.folder_lock import OWN_STATE_ADVICE
+from client.device.folder_lock import ONE_DEVICE_ADVICE, DeviceInUseError
 from client.device.journal import Journal, JournalError
 from client.errors import (
     MAX_RETRY_AFTER_SECONDS,
@@ -61,22 +62,28 @@ from protocol.histograms import Histogram
 from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan
 from protocol.public_model import Id
 from protocol.randomness import system_words
-from secagg.errors import UnsafeRequestError
+from secagg.errors import ProtocolError, UnsafeRequestError
 from secagg.session import Registry
 
 MAX_LISTED_STUDIES: Final = 20  # bounds the work that a service can give to a device
 DEFAULT_PATIENCE_SECONDS: Final = 120.0  # in a round
 MIN_FIRST_PATIENCE_SECONDS: Final = 10.0  # before the device has seen a round
 _MAY_CHANGE: Final = (EndState.NO_ROUND, EndState.LATE)  # when another round opens
+_LOG: Final = logging.getLogger(__name__)
 _SERVES_NO_LATER: Final = (EndState.FINISHED, EndState.DISCONNECTED)
 _RUNS_TWICE: Final = (
     f"this device takes part in the study already, in another call of this program. "
-    f"{OWN_STATE_ADVICE}"
+    f"{ONE_DEVICE_ADVICE}"
 )
 _running: Final[set[bytes]] = set()  # devices that take part in a study, by their identity in it
 _running_access: Final = Lock()  # devices may run in several threads
 
 EnrolmentSigner: TypeAlias = Callable[[Registry, bytes], Awaitable[bytes]]
+ConsentCallback: TypeAlias = Callable[[AnyPlan], Awaitable[bool]]
+
+
+class ConsentRefusedError(ProtocolError):
+    """The device's user does not want to take part in this study."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,7 @@ class ParticipationOutcome:
     """The part of a device in a study.
 
     Attributes:
+        study: empty if another process took part as the device, and no study was named.
         round: None if the service showed no round.
         cohort, slot: the place in a secure sum, None without one.
         last_step: the last step that the device took, None before the first.
@@ -118,6 +126,7 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
     registrar: str | None = None,
     registrar_token: str | None = None,
     enrolment_signer: EnrolmentSigner | None = None,
+    consent: ConsentCallback | None = None,
     wait: float = 0.0,
     patience: float | None = None,
     serve_on_committee: bool = False,
@@ -137,10 +146,12 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
     machine need one folder each. A closed service admits the device by an enrolment `token`. If a
     study has a registrar, the one at the URL `registrar` signs the device's identity, if
     `registrar_token` proves that the device is real and `policy` pins the registrar's key. Instead,
-    `enrolment_signer` may return this signature in another way. A service out of reach is tried
-    again for `patience` seconds; by default for 120, but until the device has seen a round, for
-    `wait` seconds and at least for 10. `on_progress` receives each step of the device, and the end
-    of its part unless it finished; its errors are logged.
+    `enrolment_signer` may return this signature in another way. `consent` is asked before the
+    device joins a round that its policy accepts, with the round's plan. If it returns False, the
+    device is `declined`, which is only logged: the next call asks again. A service out of reach is
+    tried again for `patience` seconds; by default for 120, but until the device has seen a round,
+    for `wait` seconds and at least for 10. `on_progress` receives each step of the device, and the
+    end of its part unless it finished; its errors are logged.
 
     With `serve_on_committee` the device also volunteers for the committee of one round of `study`,
     if one convenes within `wait` seconds and before the device has sent its message. If the
@@ -154,8 +165,8 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
             an http or https address, `study` or `token` cannot be one, a segment contains ":", the
             device is to serve on a committee without a `study` and a registrar, or a proof must not
             be sent to `registrar`.
-        JournalError: if a message cannot be recorded, so that it is not sent; or if another
-            process runs the device, or its folder is an older copy.
+        JournalError: if a message cannot be recorded, so that it is not sent; or if the device's
+            folder is an older copy.
         ServiceError, ServiceUnreachableError, UnsafeRequestError: if the service does not list its
             studies, is out of reach, or sends a list that cannot be read. Any error in one study
             is an outcome.
@@ -185,12 +196,18 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
         token,
         service,
         enrolment_signer,
+        consent,
         DEFAULT_PATIENCE_SECONDS if patience is None else patience,
         patience_for_first_round(wait) if patience is None else patience,
         logging_errors(on_progress),
     )
     start = time.monotonic()
-    with device_state.running():
+    with ExitStack() as running:
+        try:
+            running.enter_context(device_state.running())
+        except DeviceInUseError as error:
+            run.on_progress(EndState.IN_USE)
+            return (ParticipationOutcome(study or "", EndState.IN_USE, error=str(error)),)
         if study is not None and serve_on_committee:
             return (await run.run_and_serve(study, start + wait, wait),)
         if study is not None:
@@ -221,6 +238,7 @@ class _DeviceRun:
     token: str | None = field(repr=False)
     registrar: RegistrarService | None
     enrolment_signer: EnrolmentSigner | None
+    consent: ConsentCallback | None
     patience: float
     first_patience: float
     on_progress: ProgressCallback
@@ -258,8 +276,8 @@ class _DeviceRun:
         device = self.device_state.identity(self.url, study).public
         with _running_once(device) as is_only_one:
             if not is_only_one:
-                self.on_progress(EndState.REJECTED)
-                return ParticipationOutcome(study, EndState.REJECTED, error=_RUNS_TWICE)
+                self.on_progress(EndState.IN_USE)
+                return ParticipationOutcome(study, EndState.IN_USE, error=_RUNS_TWICE)
             return await self._run_alone(study, deadline)
 
     async def _run_alone(self, study: str, deadline: float) -> ParticipationOutcome:
@@ -391,7 +409,14 @@ class _DeviceRun:
         return StudyDevice(identity, contribution, self.journal, enrolment, ticket, self.collection)
 
     async def _enrolment(self, plan: AnyPlan, identity: bytes) -> bytes:
-        """Return the signature of the plan's registrar under `identity`, empty without one."""
+        """Return the signature of the plan's registrar under `identity`, empty without one.
+
+        Raises:
+            ConsentRefusedError: before the registrar is asked.
+        """
+        if self.consent is not None and not await self.consent(plan):
+            _LOG.info("consent to study %s was refused", plan.study)
+            raise ConsentRefusedError("consent to this study was refused")
         registry = plan.registry
         if registry is None:
             return b""

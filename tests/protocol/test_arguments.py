@@ -39,8 +39,8 @@ def error_of(cls: type, *args: object, **fields: object) -> ArgumentsError:
         (
             {"threshhold": 20},
             (
-                "Tracked: threshhold is not a field (did you mean threshold?); missing: contribution, "
-                "domain, words"
+                "Tracked: threshhold is not a field (did you mean threshold?); missing: "
+                "contribution, domain, words"
             ),
         ),
         (

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from client.device.device_state import DeviceState
+from client.device.folder_lock import DeviceInUseError
 from client.device.journal import JournalError
 from tests.support.journals import vector_entry
 
@@ -43,7 +44,7 @@ def run(folder: Path, study: str = "", *, is_killed: bool = False) -> None:
 def test_one_process_at_a_time_runs_a_device(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with DeviceState.on_disk(folder).running(), monkeypatch.context() as other_process:
         other_process.setattr("client.device.folder_lock.os.getpid", lambda: 0)
-        with pytest.raises(JournalError, match="runs already"):
+        with pytest.raises(DeviceInUseError):
             run(folder)
     run(folder)
     with DeviceState.in_memory().running():
@@ -60,7 +61,7 @@ def test_the_runs_of_one_process_share_the_lock_until_the_last_one_ends(
             run(folder, "study-1")
         with monkeypatch.context() as other_process:
             other_process.setattr("client.device.folder_lock.os.getpid", lambda: 0)
-            with pytest.raises(JournalError, match="runs already"):
+            with pytest.raises(DeviceInUseError):
                 run(folder)
     monkeypatch.setattr("client.device.folder_lock.os.getpid", lambda: 0)
     run(folder)
@@ -69,7 +70,7 @@ def test_the_runs_of_one_process_share_the_lock_until_the_last_one_ends(
 def test_a_copy_does_not_run_with_the_device(folder: Path) -> None:
     run(folder)
     shutil.copytree(folder, folder.with_name("copy"))
-    with DeviceState.on_disk(folder).running(), pytest.raises(JournalError, match="runs already"):
+    with DeviceState.on_disk(folder).running(), pytest.raises(DeviceInUseError):
         run(folder.with_name("copy"))
 
 
@@ -144,7 +145,7 @@ def test_a_user_without_a_cache_folder_has_the_record_of_the_folder(
     run(folder, "s1")
     with DeviceState.on_disk(folder).running(), monkeypatch.context() as other_process:
         other_process.setattr("client.device.folder_lock.os.getpid", lambda: 0)
-        with pytest.raises(JournalError, match="runs already"):
+        with pytest.raises(DeviceInUseError):
             run(folder)
     (folder / "journal").unlink()
     with pytest.raises(JournalError, match="is older than its device"):

@@ -136,8 +136,8 @@ async def test_of_calls_that_are_one_device_all_except_one_are_refused_with_advi
         *(outcome_of(each, study.id, ["common"], wait=1) for each in (kept, kept, kept, *others))
     )
     twice = [outcome for outcome in calls if "already" in outcome.error]
-    assert [outcome.state for outcome in twice] == [EndState.REJECTED] * 2
-    assert "pass device_state=DeviceState.on_disk(FOLDER) with a folder" in twice[0].error
+    assert [outcome.state for outcome in twice] == [EndState.IN_USE] * 2
+    assert "All processes of a machine are one device" in twice[0].error
     assert Counter(outcome.state for outcome in calls)[EndState.FINISHED] == DEVICES
     later = await outcome_of(kept, study.id, ["common"])
     assert "already" not in later.error
@@ -406,8 +406,9 @@ async def test_a_device_that_runs_already_or_is_an_older_copy_sends_nothing(tmp_
     async def count(_request: httpx.Request) -> httpx.Response:
         nonlocal requests
         requests += 1
-        with pytest.raises(JournalError, match="runs already"):
-            await take_part(URL, [], device_state=copied, study="s1")
+        (outcome,) = await take_part(URL, [], device_state=copied)
+        assert (outcome.study, outcome.state) == ("", EndState.IN_USE)
+        assert "another process takes part as this device" in outcome.error
         return httpx.Response(404, stream=httpx.ByteStream(b""))
 
     with pytest.MonkeyPatch.context() as patch:
