@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from blindtally.own_packages import import_own
 
 if TYPE_CHECKING:
+    from blindtally.local_service import LocalService
     from blindtally.planning.recommended_words import recommend_words
     from client.analyst.analyst import Analyst, Study
     from client.analyst.async_analyst import AsyncAnalyst, AsyncStudy
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from secagg.keys import Identity
 
 _NAMES = {  # names by module; "public = name" where the name in the module differs
+    "blindtally.local_service": "LocalService",
     "blindtally.planning.recommended_words": "recommend_words",
     "client.analyst.analyst": "Analyst Study",
     "client.analyst.async_analyst": "AsyncAnalyst AsyncStudy",
@@ -156,6 +158,7 @@ __all__ = [
     "LeftOutReason",
     "ListQuality",
     "Listed",
+    "LocalService",
     "NumberSummary",
     "NumberSums",
     "NumericInterval",

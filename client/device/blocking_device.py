@@ -10,9 +10,10 @@ device.run(read_items, every=timedelta(days=1))  # until Ctrl-C
 from __future__ import annotations
 
 import asyncio
-from threading import Lock, Thread
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
 
+from client.background_loop import BackgroundLoop
 from client.lazy_modules import LazyModule
 
 if TYPE_CHECKING:  # the models of all mechanisms take half a second to import
@@ -24,7 +25,6 @@ if TYPE_CHECKING:  # the models of all mechanisms take half a second to import
     from client import credentials
     from client.device import encoding, repeated_participation, take_part
     from client.device.device_state import DeviceState
-    from client.device.driver import ProgressCallback
     from client.device.encoding import Items
     from client.device.repeated_participation import PassCallback, PassOptions
     from client.device.take_part import ParticipationOutcome
@@ -38,6 +38,8 @@ else:
     encoding = LazyModule("client.device.encoding")
     repeated_participation = LazyModule("client.device.repeated_participation")
     take_part = LazyModule("client.device.take_part")
+
+T = TypeVar("T")
 
 
 class Device:
@@ -76,9 +78,7 @@ class Device:
             self._options["consent"] = _awaitable(consent)
         if patience is not None:
             self._options["patience"] = patience
-        self._lock = Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: Thread | None = None
+        self._background = BackgroundLoop("blindtally device")
 
     def __repr__(self) -> str:
         return f"<Device at {address_and_retries.shown_url(self._options['url'])}>"
@@ -90,42 +90,17 @@ class Device:
         self.close()
 
     def take_part(
-        self,
-        items: Items,
-        *,
-        study: str | None = None,
-        collection: str = "default",
-        wait: float = 0.0,
-        serve_on_committee: bool = False,
-        on_progress: ProgressCallback | None = None,
+        self, items: Items, **options: Unpack[PassOptions]
     ) -> tuple[ParticipationOutcome, ...]:
         """Take part in a round of one study with `items`, and return the outcomes at its end.
 
-        Arguments and errors are those of the function `take_part`. Ctrl-C drops the device out.
+        Options (`study`, `collection`, `wait`, `serve_on_committee`, `on_progress`) and errors are
+        those of the function `take_part`. Ctrl-C drops the device out.
         """
-        part = self.start(
-            items,
-            study=study,
-            collection=collection,
-            wait=wait,
-            serve_on_committee=serve_on_committee,
-            on_progress=on_progress,
-        )
-        try:
-            return part.result()
-        except BaseException:
-            part.cancel()
-            raise
+        return self._result(self.start(items, **options))
 
     def start(
-        self,
-        items: Items,
-        *,
-        study: str | None = None,
-        collection: str = "default",
-        wait: float = 0.0,
-        serve_on_committee: bool = False,
-        on_progress: ProgressCallback | None = None,
+        self, items: Items, **options: Unpack[PassOptions]
     ) -> Future[tuple[ParticipationOutcome, ...]]:
         """Start to take part in the background, and return the future outcomes.
 
@@ -135,12 +110,8 @@ class Device:
         Raises:
             ValueError: at once, if `items` cannot be those of a device.
         """
-        options = self._options | {"study": study, "collection": collection, "wait": wait}
-        options["serve_on_committee"] = serve_on_committee
-        if on_progress is not None:
-            options["on_progress"] = on_progress
-        part = take_part.take_part(items=encoding.count_items(items), **options)
-        return asyncio.run_coroutine_threadsafe(part, self._running_loop())
+        held = encoding.count_items(items)
+        return self._background.submit(take_part.take_part(items=held, **self._options, **options))
 
     def run(
         self,
@@ -164,34 +135,19 @@ class Device:
         passes = repeated_participation.take_part_repeatedly(
             items=items, every=every, timeout=timeout, **self._options, **changed, **options
         )
-        part = asyncio.run_coroutine_threadsafe(passes, self._running_loop())
-        try:
-            part.result()
-        except KeyboardInterrupt:
-            pass  # the usual end of such a program
-        finally:
-            part.cancel()
+        with suppress(KeyboardInterrupt):  # the usual end of such a program
+            self._result(self._background.submit(passes))
 
     def close(self) -> None:
         """Drop out of the rounds in the background, and end the thread."""
-        with self._lock:
-            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
-        if loop is None or thread is None:
-            return
-        asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+        self._background.close()
 
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = Thread(
-                    target=self._loop.run_forever, name="blindtally device", daemon=True
-                )
-                self._thread.start()
-            return self._loop
+    @staticmethod
+    def _result(part: Future[T]) -> T:
+        try:
+            return part.result()
+        finally:
+            part.cancel()
 
 
 def _awaitable(function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
@@ -201,12 +157,3 @@ def _awaitable(function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any
         return await asyncio.to_thread(function, *args)
 
     return call
-
-
-async def _cancel_others() -> None:
-    """Cancel all other tasks of the loop, and wait for their ends."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
-    await asyncio.get_running_loop().shutdown_default_executor()

@@ -1,13 +1,9 @@
 """Participation of one device again and again, as a program that runs for months does.
 
-Each pass reads the items again, and calls `take_part`. The passes begin `every` day, for example, but
-never exactly, so that a million devices do not arrive in the same second:
-
-    pass 1            pass 2                  pass 3
-    |--- 24 h ± 10% ---|--- 24 h ± 10% --------|
-
-Before each pass `back_off` may ask for a pause: at night, or on a metered network. A service out of
-reach ends a pass, and not the program: the pass has an outcome with the reason.
+Each pass reads the items again, and calls `take_part`. Passes begin about `every` so often: with
+jitter, so that a million devices do not arrive in the same second. `back_off` may ask for a pause
+before a pass, at night or on a metered network. A service out of reach ends a pass, whose outcome
+has the reason, and not the program.
 """
 
 import asyncio

@@ -1,0 +1,78 @@
+"""A local service has all parties of a study, in a program and inside an event loop."""
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from blindtally import Device, DeviceState, LocalService, Tracked, Utf8, take_part
+from client.device.driver import EndState
+
+QUESTION = Tracked(threshold=3, contribution=2, domain=Utf8(max_bytes=16), words=2000)
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[LocalService]:
+    with LocalService() as running:
+        yield running
+
+
+def test_an_app_takes_part_among_a_crowd(service: LocalService) -> None:
+    registrar = service.registrar_key.hex()
+    study = service.analyst.create("words", QUESTION, devices=10, rounds=1, registrar=registrar)
+    crowd = service.crowd(study, [["hello"], ["hello", "rare"], *[["world"]] * 7])
+    with Device(
+        service.url,
+        service.policy,
+        device_state=DeviceState.in_memory(),
+        registrar=service.registrar,
+        registrar_token=service.registrar_token,
+    ) as device:
+        (outcome,) = device.take_part(["hello"], study=study.id, wait=60)
+    assert outcome.state is EndState.FINISHED, outcome.error
+    assert crowd.result(60) == Counter({EndState.FINISHED: 9})
+    assert study.wait().state == "finished"
+    assert {row.item: row.estimate for row in study.heavy_hitters()} == {"hello": 3, "world": 7}
+
+
+async def test_a_crowd_takes_part_inside_a_running_event_loop(service: LocalService) -> None:
+    registrar = service.registrar_key.hex()
+    study = service.analyst.create("loop", QUESTION, devices=5, rounds=2, registrar=registrar)
+    crowd = service.crowd(study, [["hello"]] * 9)  # five in a round, and one seat is left
+    (outcome,) = await take_part(
+        service.url,
+        ["hello"],
+        service.policy,
+        study=study.id,
+        device_state=DeviceState.in_memory(),
+        registrar=service.registrar,
+        registrar_token="trial",
+        wait=60,
+    )
+    assert outcome.state is EndState.FINISHED, outcome.error
+    assert crowd.result(60)[EndState.FINISHED] == 9
+
+
+def test_all_of_it_ends_with_the_block() -> None:
+    before = threading.active_count()
+    with LocalService() as service:
+        assert httpx.get(f"{service.registrar}/healthz").text == "ok\n"
+        folder = service._folder.name
+    for url in (service.url, service.registrar):
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(url)
+    assert threading.active_count() == before
+    assert not Path(folder).exists()
+
+
+def test_the_error_names_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [*sys.modules]:
+        if name.startswith(("blindtally.demo", "blindtally.registrar_service", "server.")):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+    with pytest.raises(ModuleNotFoundError, match=r"LocalService needs sqlalchemy.*\[server\]"):
+        LocalService()
