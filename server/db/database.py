@@ -5,7 +5,7 @@ driver would switch threads for each statement (half of the processor time, as m
 runs in WAL mode with 32 kB pages, because vectors are large rows. Its writers begin with BEGIN
 IMMEDIATE, because a reader that becomes a writer fails at once, and queue in one thread, so the
 timeout is only spent on other processes. `synchronous` is FULL: every commit is on the disk before
-it is acknowledged (`docs/data-model.md` has the cost).
+it is acknowledged.
 
 PostgreSQL has the clock, the same for all servers, so a server whose own clock jumps closes
 nothing early. A jump of the database's clock counts as lost time (`server/db/clock_jumps.py`). The
