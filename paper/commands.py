@@ -77,7 +77,7 @@ app.command()(cdf.cdf)
 
 @app.callback()
 def paper() -> None:
-    """Draw the figures of the paper from data, and what else docs/results.md shows.
+    """Draw the figures of the paper from data, and what docs/research/paper-figures.md shows.
 
     Example:
       python -m paper fig3 --data words --runs 2 --out fig3

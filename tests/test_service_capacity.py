@@ -1,4 +1,4 @@
-"""The capacity model of docs/scaling.md grows as its costs, and the page shows its figures."""
+"""The capacity model grows as its costs, and docs/research/scaling.md shows its figures."""
 
 import re
 from dataclasses import replace
@@ -60,7 +60,7 @@ def test_the_page_shows_the_plan() -> None:
     columns += [
         one_shot_capacity(ONE_SHOT_COSTS, words, 1e9, 86_400) for words in (20_000, TRACKED_WORDS)
     ]
-    page = (Path(__file__).parents[1] / "docs" / "scaling.md").read_text()
+    page = (Path(__file__).parents[1] / "docs" / "research" / "scaling.md").read_text()
     for number, column in enumerate(columns, 1):
         for name, value in column.items():
             line = next(x for x in page.splitlines() if x.startswith(f"| {name}"))

@@ -8,8 +8,8 @@ shows its sum X if X >= theta. With k others in the cell and q = 1 - (1 - p) e^-
     without, with   Pr[Bin(k, p) < x]    - e^eps Pr[Bin(k+1, p) < x]    with -eps in q
 
 and the loss is the worst over all k, because their number is unknown: x = theta, and k + 1 the
-first integer from (theta - 1) / q, never below theta (proof in docs/privacy.md). At least p^theta
-of the loss is total.
+first integer from (theta - 1) / q, never below theta (proof in docs/research/privacy.md). At least
+p^theta of the loss is total.
 
 An auditor checks three bounds on it with a pocket calculator. The accounting uses none of them: the
 ledger has the exact loss. All are for one level, add-remove, and hold for any number of devices; L
@@ -25,8 +25,8 @@ the cost of suppression.
              bounds one direction of the ratio, and the other, -ln(1 - p), is below it
 
 Source: [Cormode21, section 2], whose lemmas 2 and 3 bound one direction, for the note, with
-corrections in docs/privacy.md; [BharadwajCormode22] for C_alpha. The exact curve, the maximum and
-its proof are ours.
+corrections in docs/research/privacy.md; [BharadwajCormode22] for C_alpha. The exact curve, the
+maximum and its proof are ours.
 """
 
 import math

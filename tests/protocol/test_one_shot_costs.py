@@ -1,4 +1,4 @@
-"""Costs of prime lanes, in the cases of the table of `docs/one-shot.md`."""
+"""Costs of prime lanes, in the cases of the table of `docs/research/one-shot.md`."""
 
 from typing import Any
 

@@ -47,7 +47,7 @@ class OneShotCosts:
     """Measured costs of a device in a one-shot sum of seven operators: CPU seconds, and bytes.
 
     November 2026, on two cores with little other load: `benchmarks.oneshot --service 10000` with
-    PostgreSQL; members as in the table of `docs/one-shot.md`.
+    PostgreSQL; members as in the table of `docs/research/one-shot.md`.
     """
 
     server: float = 0.9e-3  # the open round, the message, and its columns for all members

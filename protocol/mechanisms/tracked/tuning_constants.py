@@ -1,9 +1,9 @@
 """Tuning constants of `tracked`, each with the measurement that chose its value.
 
 The mechanism as a whole was chosen among some twenty variants on git words, cities and domains.
-Kosarak, web words and German words were held out (docs/results.md, "Held out"). A value whose
-comment has no measurement was not measured by itself. Formats and limits of plans are in the
-modules that use them.
+Kosarak, web words and German words were held out ("Words" in docs/research/paper-figures.md). A
+value whose comment has no measurement was not measured by itself. Formats and limits of plans are
+in the modules that use them.
 
 Modules read these constants as `tuning.NAME`, so that a test or an experiment can replace them.
 """
