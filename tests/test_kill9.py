@@ -1,13 +1,9 @@
-"""A real server that is killed in each phase and while it sums finishes all rounds exactly."""
+"""A real server that is killed in each phase finishes all rounds exactly."""
 
 import asyncio
-import sqlite3
-import sys
-import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
-from random import Random, SystemRandom
+from random import SystemRandom
 
 import numpy as np
 import pytest
@@ -20,8 +16,7 @@ from client.device.driver import EndState
 from client.device.encoding import make_contribution
 from client.device.journal import MemoryJournal
 from client.device.participation import SumParticipation
-from client.fleet.config_and_results import DeviceResult, FleetConfig, FleetRound, missed_phases
-from client.fleet.fleet import Fleet
+from client.fleet.config_and_results import DeviceResult, FleetRound, missed_phases
 from client.http.transport import Transport, http_client
 from protocol.api.messages import RoundView, StudyView, Timeouts
 from protocol.api.phases import Phase
@@ -130,90 +125,6 @@ def test_a_server_killed_in_the_middle_of_each_phase_finishes_with_exact_sums(
             check(study, number, entries, survivors=N - 1)
         assert study.wait().state == "finished"
         assert study.heavy_hitters()[0].item == "common"
-
-
-def test_a_server_killed_at_any_moment_finishes_with_exact_sums(service: ServerProcess) -> None:
-    async def trouble(playing: asyncio.Event) -> None:
-        moments = Random(9)
-        for _ in range(2):
-            await asyncio.sleep(moments.uniform(0.1, 0.8))
-            if playing.is_set():
-                return
-            await asyncio.to_thread(service.kill)
-            await asyncio.to_thread(service.start)
-
-    async def play(study: StudyView) -> list[FleetRound]:
-        holdings = [histogram(index) for index in range(N)]
-        config = FleetConfig(devices=N, dropout=0.1, seed=3, policy=POLICY)
-        fleet = Fleet(lambda: http_client(service.url), study, holdings, config)
-        over = asyncio.Event()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(trouble(over))
-            played = [result async for result in fleet.run()]
-            over.set()
-        return played
-
-    with Analyst(service.url) as analyst:
-        study = create(analyst, rounds=1)
-        for result in asyncio.run(play(study.view)):
-            check(study, result.view.number, list(result.results), survivors=N - 2)
-        assert study.wait().state == "finished"
-
-
-def test_a_server_killed_while_it_computes_a_sum_computes_it_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before it reads messages for the sum, and when it has not yet published the sum."""
-    held = (sys.executable, "-m", "tests.held_sums", str(tmp_path))
-    monkeypatch.setattr("blindtally.demo.server_process.COMMAND_PREFIX", held)
-    holds = {1: tmp_path / "1 before", 2: tmp_path / "2 after"}  # by cohort
-    for hold in holds.values():
-        hold.touch()
-
-    async def trouble(service: ServerProcess) -> None:
-        for cohort, hold in holds.items():
-            await asyncio.to_thread(wait_for_file, tmp_path / "held")
-            await asyncio.to_thread(service.kill)
-            assert row_of(service, cohort) == ("unmasking", None, 1), "it was killed too late"
-            hold.unlink()
-            (tmp_path / "held").unlink()
-            await asyncio.to_thread(service.start)
-
-    async def play(service: ServerProcess, study: StudyView) -> list[FleetRound]:
-        config = FleetConfig(devices=N, dropout=0.0, seed=3, policy=POLICY)
-        holdings = [histogram(index) for index in range(2 * N)]
-        fleet = Fleet(lambda: http_client(service.url), study, holdings, config)
-        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
-            group.create_task(trouble(service))
-            return [result async for result in fleet.run()]
-
-    with ServerProcess(tmp_path, is_open=True) as service, Analyst(service.url) as analyst:
-        study = create(analyst, rounds=len(holds))
-        for result in asyncio.run(play(service, study.view)):
-            check(study, result.view.number, list(result.results), survivors=N)
-        assert study.wait().state == "finished"
-        for cohort in holds:
-            phase, total, claims = row_of(service, cohort)
-            assert (phase, total is None, claims) == ("summed", False, 2)
-
-
-def wait_for_file(path: Path) -> None:
-    last = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < last, f"no {path.name}"
-        time.sleep(0.02)
-
-
-def row_of(service: ServerProcess, cohort: int) -> tuple[str, bytes | None, int]:
-    """Return the phase and the sum of a cohort, and how often the sum was claimed."""
-    query = (
-        "SELECT phase, sum, version FROM cohorts JOIN leases"
-        " ON job = 'sum-cohort ' || id WHERE id = ?"
-    )
-    with closing(sqlite3.connect(service.database)) as connection:
-        (row,) = connection.execute(query, [cohort])
-    phase, total, claims = row
-    return phase, total, claims
 
 
 def wait_for_round(study: Study, number: int) -> RoundView:

@@ -50,12 +50,6 @@ def test_all_shares_lie_on_one_polynomial_of_degree_below_the_threshold(
     assert all(interpolate(first, x) == y for x, y in points.items())
 
 
-@given(st.sets(st.integers(1, 400), min_size=1, max_size=12), st.randoms())
-def test_recovery_is_lagranges_for_any_numbers(xs: set[int], chance: Random) -> None:
-    ys = {x: chance.randrange(P) for x in xs}
-    assert together([ys]) == one_by_one([ys])
-
-
 Row = dict[int, int]  # values by number
 
 
@@ -91,14 +85,6 @@ def test_secrets_recovered_together_are_those_recovered_one_by_one(
         for span in spans
     ]
     assert together(rows) == one_by_one(rows)
-
-
-def test_rows_with_other_numbers_are_recovered_together() -> None:
-    chance = Random(5)
-    numbers = [(1, 2, 3), (2, 3, 6), (1, 2, 3), (1, 7, 9), (4, 5, 6), (1, 3, 9)]
-    for rows in (numbers, numbers[:2], numbers[1:2] * 3):
-        drawn = [{x: chance.randrange(P) for x in xs} for xs in rows]
-        assert together(drawn) == one_by_one(drawn)
 
 
 @pytest.mark.parametrize("top", [True, False])
@@ -167,15 +153,6 @@ def test_false_shares_are_detected_up_to_the_limit_of_the_code(
     for liar in liars:
         kept[liar] = share_of(integer(kept[liar]) + data.draw(st.integers(1, P - 1)))
     assert correct_errors(kept, threshold) == (secret, frozenset(liars))
-
-
-@pytest.mark.parametrize("threshold", [1, 2, 5])
-@pytest.mark.parametrize("spare", range(6))
-def test_half_of_the_spare_shares_may_be_false(threshold: int, spare: int) -> None:
-    shares = numbered(SECRET, threshold + spare, threshold)
-    liars = frozenset(list(shares)[: spare // 2])
-    kept = {x: share_of(integer(share) + (x in liars)) for x, share in shares.items()}
-    assert correct_errors(kept, threshold) == (SECRET, liars)
 
 
 def test_more_false_shares_give_no_secret() -> None:

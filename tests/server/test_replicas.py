@@ -1,30 +1,24 @@
 """Several servers on one PostgreSQL give the same answers as one, and lose nothing together."""
 
 import asyncio
-import json
 import os
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta, tzinfo
 from random import Random
 from typing import Any, Self
 from unittest.mock import AsyncMock
 
-import httpx
 import psycopg
 import pytest
 import structlog
-from fastapi import FastAPI
 
 from server.app import create_app
 from server.notify import pg_listener
-from server.rounds.cohort_sums import CohortSums, SummedCohort
 from server.settings import Settings
 from tests.server.conftest import Serve
 from tests.server.harness import NOON, STEPS, Clock, Served, serving, sum_of, together
-from tests.server.test_process import running
 
 LISTENING = "listener connected"
 TERMS = {"cohort_size": 4, "minimum": 4, "cohorts": 3, "corrupt": 0, "dropout": 0}
@@ -75,38 +69,6 @@ async def test_devices_of_two_servers_are_each_in_one_sum(two: tuple[Served, Ser
     assert await claims(two[0], "close-round") == {f"close-round {study} {n}": 1 for n in (1, 2)}
     page = (await two[1].client.get(f"/v1/studies/{study}/rounds")).json()
     assert [closed["state"] for closed in page["rounds"]] == ["decoded", "decoded"]
-
-
-async def test_a_server_that_was_frozen_while_it_summed_publishes_nothing(
-    two: tuple[Served, Served], clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The process neither renews its lease nor ends its sum until the other has published it."""
-    thaw, frozen, original = asyncio.Event(), [], CohortSums.unmask
-
-    async def unmask(sums: CohortSums, cohort: int) -> SummedCohort:
-        unmasked = await original(sums, cohort)
-        if not frozen:
-            frozen.append(cohort)
-            await thaw.wait()
-            return SummedCohort(b"of a stale holder", frozenset({0}))
-        return unmasked
-
-    monkeypatch.setattr("server.rounds.jobs._RENEWALS_PER_LEASE", 1e-6)
-    monkeypatch.setattr(CohortSums, "unmask", unmask)
-    study = await two[0].create()
-    devices = await two[0].join(study, 6)
-    with structlog.testing.capture_logs() as logs:
-        await together(devices, *STEPS)
-        await until(lambda: frozen)
-        assert (await two[0].show_round(study)).cohorts[0].phase == "unmasking"
-        clock.advance(16)
-        view = await two[0].until_closed(study)
-        thaw.set()
-        await until(lambda: "result of a stale lease discarded" in events(logs))
-    assert (view.state, view.participants) == ("decoded", 6)
-    assert await claims(two[0], "sum-cohort") == {"sum-cohort 1": 2}
-    assert await two[0].read_sum(study) == sum_of(devices)
-    assert (await two[0].show_round(study)).cohorts[0].blamed == {}
 
 
 async def test_a_long_poll_gets_changes_of_another_server(serve: Serve, postgres_url: str) -> None:
@@ -195,74 +157,6 @@ async def test_no_server_clock_counts(postgres_url: str, monkeypatch: pytest.Mon
         await together(devices[5:], "mask")
         await together(devices, *STEPS[3:])
         assert (await served.until_closed(study)).participants == 6
-
-
-@contextmanager
-def publishing_stopped(url: str) -> Iterator[psycopg.Connection[Any]]:
-    """Hold every transaction that keeps a sum until the connection unlocks 42."""
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(
-            "CREATE FUNCTION wait_for_test() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-            " PERFORM pg_advisory_xact_lock_shared(42); RETURN NEW; END $$"
-        )
-        connection.execute(
-            "CREATE TRIGGER wait_for_test BEFORE UPDATE ON cohorts FOR EACH ROW"
-            " WHEN (NEW.phase = 'summed') EXECUTE FUNCTION wait_for_test()"
-        )
-        connection.execute("SELECT pg_advisory_lock(42)")
-        yield connection
-
-
-async def until_row(connection: psycopg.Connection[Any], query: str) -> tuple[Any, ...]:
-    for _ in range(3000):
-        row = connection.execute(query).fetchone()
-        if row is not None:
-            return tuple(row)
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"nothing found by {query}")
-
-
-async def test_a_server_killed_before_it_commits_its_sum_is_replaced_by_the_other(
-    postgres_url: str,
-) -> None:
-    """Two real processes; kill -9 for the one that holds the lease."""
-    with running(postgres_url) as closed, running(postgres_url) as other:
-        async with (
-            httpx.AsyncClient(base_url=closed.url, timeout=20) as first,
-            httpx.AsyncClient(base_url=other.url, timeout=20) as second,
-        ):
-            both = {closed.popen.pid: first, other.popen.pid: second}
-            study = await Served(FastAPI(), first, Clock()).create()
-            devices = []
-            for number in range(6):
-                served = Served(FastAPI(), (first, second)[number % 2], Clock())
-                devices += await served.join(study, 1, first=number)
-            with publishing_stopped(postgres_url) as connection:
-                await together(devices, *STEPS)
-                await until_row(connection, "SELECT 1 FROM pg_locks WHERE NOT granted")
-                query = "SELECT holder, version FROM leases WHERE job = 'sum-cohort 1'"
-                holder, version = await until_row(connection, query)
-                killed = next(p for p in (closed, other) if f"-{p.popen.pid}-" in holder)
-                killed.popen.kill()
-                killed.popen.wait()
-                connection.execute("SELECT pg_advisory_unlock(42)")
-                assert version == 1
-                client = both[(other if killed is closed else closed).popen.pid]
-                query = "SELECT state FROM rounds WHERE state <> 'running'"
-                assert await until_row(connection, query) == ("decoded",)
-                rows = connection.execute("SELECT job, version FROM leases").fetchall()
-                assert {work: n for work, n in rows if not work.startswith("delete-bodies")} == {
-                    "sum-cohort 1": 2,
-                    f"close-round {study} 1": 1,
-                }
-                ((history,),) = connection.execute("SELECT history::text FROM cohorts").fetchall()
-                assert [entry["phase"] for entry in json.loads(history)][-2:] == [
-                    "unmasking",
-                    "summed",
-                ]
-            served = Served(FastAPI(), client, Clock())
-            assert (await served.show_round(study)).participants == 6
-            assert await served.read_sum(study) == sum_of(devices)
 
 
 async def test_a_server_that_starts_extends_no_phase_that_another_one_receives(

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -26,7 +25,6 @@ SECURE = (
     "words",
     "--devices=30",
 )
-FIGURE = ("paper", "fig1", "--data", "words", "--tokens", "3000", "--words", "900")
 TWO_WORKERS, DASK_WORKERS = ("--workers", "2"), ("--workers", f"{LOCAL_CLUSTER}:2")
 BUSY_SECONDS = 3.0  # of a processor: after imports, which may be compiled, and some work
 PATIENCE = 120
@@ -54,24 +52,21 @@ def is_worker(process: psutil.Process) -> bool:
     return "--multiprocessing-fork" in process.cmdline()
 
 
-def worker_of(command: subprocess.Popen[str], seconds: float) -> psutil.Process:
-    """Return a worker of a command, once it used the processor for `seconds`."""
+def wait_for_busy_worker(command: subprocess.Popen[str]) -> None:
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         assert command.poll() is None, command.stderr.read() if command.stderr else ""
         for child in psutil.Process(command.pid).children(recursive=True):
-            with suppress(psutil.NoSuchProcess):  # that was killed before
-                if is_worker(child) and child.cpu_times().user >= seconds:
-                    return child
+            with suppress(psutil.NoSuchProcess):
+                if is_worker(child) and child.cpu_times().user >= BUSY_SECONDS:
+                    return
         time.sleep(0.05)
     raise AssertionError(f"no worker in {PATIENCE} s")
 
 
-def interrupted(
-    command: subprocess.Popen[str], send: Callable[[int, int], None], seconds: float = BUSY_SECONDS
-) -> str:
+def interrupted(command: subprocess.Popen[str], send: Callable[[int, int], None]) -> str:
     """Stop a command when a worker is busy; return its standard error."""
-    worker_of(command, seconds)
+    wait_for_busy_worker(command)
     started = psutil.Process(command.pid).children(recursive=True)
     send(command.pid, signal.SIGINT)
     _, errors = command.communicate(timeout=PATIENCE)
@@ -82,35 +77,21 @@ def interrupted(
     return str(errors)
 
 
-@pytest.mark.parametrize("how", [TWO_WORKERS, DASK_WORKERS], ids=["processes", "dask"])
-def test_ctrl_c_in_a_terminal_stops_all_and_keeps_finished_rounds(
-    tmp_path: Path, how: tuple[str, ...]
+@pytest.mark.parametrize(
+    ("how", "send"),
+    [(TWO_WORKERS, os.kill), (DASK_WORKERS, os.killpg)],
+    ids=["processes, the main one only", "dask, as a terminal"],
+)
+def test_an_interrupt_stops_all_and_keeps_finished_rounds(
+    tmp_path: Path, how: tuple[str, ...], send: Callable[[int, int], None]
 ) -> None:
     with started(tmp_path, *SECURE, "--rounds", "5000", *how) as command:
-        errors = interrupted(command, os.killpg)
+        errors = interrupted(command, send)
     document = json.loads((tmp_path / "out.json").read_text())
     assert document["partial"] is True
     rounds = len(document["thresholds"])
     assert rounds > 0
     assert errors == f"stopped; the result is partial: {rounds} rounds of 5000\n"
-
-
-def test_an_interrupt_of_the_main_process_stops_all(tmp_path: Path) -> None:
-    with started(tmp_path, *FIGURE, "--runs", "1000", *TWO_WORKERS) as command:
-        assert interrupted(command, os.kill) == "stopped\n"
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_processes_that_are_killed_cost_time_and_no_result(tmp_path: Path) -> None:
-    documents: list[Any] = []
-    for how, deaths in (((), 0), (TWO_WORKERS, 2)):
-        with started(tmp_path, *SECURE, "--rounds", "4", *how) as command:
-            for _ in range(deaths):
-                worker_of(command, 0.5).kill()
-            _, errors = command.communicate(timeout=PATIENCE)
-            assert command.returncode == 0, errors
-        documents.append(json.loads((tmp_path / "out.json").read_text()))
-    assert documents[0] == documents[1]
 
 
 def wait_for_first_round(command: subprocess.Popen[str]) -> None:

@@ -3,8 +3,6 @@
 import asyncio
 import weakref
 
-import pytest
-
 from server.rounds.caches import AsyncCache
 
 
@@ -23,36 +21,6 @@ async def test_many_who_ask_together_cost_one_reading() -> None:
     await once(2)
     await once(1)
     assert reads == [1, 2, 3, 1]
-
-
-async def test_a_value_with_an_age_limit_is_read_again() -> None:
-    reads: list[int] = []
-
-    async def read(key: int) -> None:
-        reads.append(key)
-
-    cache = AsyncCache(read, 2, seconds=0.05)
-    await cache(1)
-    await cache(1)
-    assert reads == [1]
-    await asyncio.sleep(0.06)
-    await cache(1)
-    assert reads == [1, 1]
-
-
-async def test_an_error_is_raised_and_not_kept() -> None:
-    answers = iter([ValueError("not yet"), "now"])
-
-    async def read(_key: int) -> str:
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    once = AsyncCache(read, 2)
-    with pytest.raises(ValueError, match="not yet"):
-        await once(1)
-    assert await once(1) == "now"
 
 
 async def test_one_who_leaves_takes_nothing_from_the_others() -> None:

@@ -185,9 +185,17 @@ def test_an_upload_whose_server_dies_between_commit_and_answer_counts_once(
     assert (figures.acknowledged, figures.included, figures.summed, figures.failed) == (30, 6, 1, 0)
 
 
-def test_a_round_whose_server_dies_decoding_is_decoded_once_by_another(postgres: Databases) -> None:
-    operations = [InterruptJob("close"), *[StepAll()] * 6]
-    operations += [Expect(claims=1, results=0, up=1, work="close-round"), AdvanceTime(16)]
-    operations += [Expect(claims=2, results=1, up=1, work="close-round")]
+@pytest.mark.parametrize(
+    ("work", "seconds", "up"),
+    [("close-round", None, 1), ("sum-cohort", None, 1), ("sum-cohort", 29, 2)],
+    ids=["dies decoding", "dies summing", "is frozen while it sums"],
+)
+def test_the_work_of_a_server_that_dies_or_is_frozen_is_done_once_by_another(
+    postgres: Databases, work: str, seconds: float | None, up: int
+) -> None:
+    operations = [InterruptJob(work, seconds), *[StepAll()] * 6]
+    operations += [Expect(claims=1, results=0, up=up, work=work), AdvanceTime(16)]
+    operations += [Expect(claims=2, results=1, up=up, work=work), AdvanceTime(16)]
+    operations += [Expect(claims=2, results=1, up=up, work=work)]
     figures = play(postgres.empty(), StudySize(rounds=1, servers=2), 1, operations)
     assert (figures.included, figures.summed, figures.failed) == (6, 1, 0)
