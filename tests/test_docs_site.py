@@ -34,6 +34,9 @@ def test_the_site_has_each_page_and_its_build_stops_at_broken_links_only(
         assert (site / path.with_name(name)).exists(), path
     for path in site.rglob("*.html"):
         assert LOADED_FROM_ELSEWHERE.findall(path.read_text()) == [], path
+    index = (site / "search" / "search_index.json").read_text()
+    assert "threat-model.html" in index
+    assert not re.search(r'"location":"(research/|security-proof)', index)
     start = (site / "index.html").read_text()
     assert 'src="dashboard.png"' in start
     assert 'href="sdk.html#take-part"' in start
