@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from protocol.api.messages import StudyView
     from protocol.committee_terms import AnyCommitteeTerms
     from protocol.mechanisms.registry import AnyQuestion
+    from protocol.question_and_plan import Terms
 
 
 _COMMITTEE_FIELDS: Final = ("member", "volunteers", "committee_size")
+# Rare settings of the study, not of its question.
+_STUDY_FIELDS: Final = {"cohorts": int, "population": str, "stop_at": str, "draft": bool}
 
 
 class StudyOptions(FieldOptions):
@@ -34,21 +37,41 @@ class StudyOptions(FieldOptions):
     def field_types(self) -> Mapping[str, object]:
         from blindtally.console.mechanism_catalogue import question_field_types
 
-        return question_field_types() | dict.fromkeys(_COMMITTEE_FIELDS, object)
+        return question_field_types() | dict.fromkeys(_COMMITTEE_FIELDS, object) | _STUDY_FIELDS
 
 
 def create_study(
     name: Annotated[str, Argument(help="Name of the study, for people.")],
     devices: Annotated[
-        int, Option(min=3, metavar="NUMBER", help="Largest number of devices in a round, from 3.")
+        int, Option(min=3, metavar="NUMBER", help="Largest number of devices in a round.")
     ],
     threshold: Annotated[float, Option(help="Total count from which an item is heavy.")],
-    mechanism: Annotated[
-        str,
+    numbers: Annotated[
+        str | None, Option(metavar="LOW:HIGH", help="Numbers, such as 0:100, for their mean.")
+    ] = None,
+    strings: Annotated[
+        int | None, Option(min=1, metavar="BYTES", help="Strings of up to this number of bytes.")
+    ] = None,
+    options: Annotated[
+        str | None, Option(metavar="A,B,C", help="Answers to choose from, all of which are shown.")
+    ] = None,
+    private: Annotated[
+        float | None,
         Option(
-            help="Mechanism; `blindtally mechanisms` lists them.", autocompletion=complete_mechanism
+            min=1e-6,
+            metavar="EPSILON",
+            help="Privacy loss of a device, by noise. Devices accept up to 4 by default.",
+            show_default="exact sums",
         ),
-    ] = "tracked",
+    ] = None,
+    mechanism: Annotated[
+        str | None,
+        Option(
+            help="Mechanism; `blindtally mechanisms` lists them.",
+            show_default="that of the items, or tracked",
+            autocompletion=complete_mechanism,
+        ),
+    ] = None,
     rounds: Annotated[
         int | None,
         Option(
@@ -65,7 +88,7 @@ def create_study(
             metavar="NUMBER|auto",
             help="16-bit words that a device sends in a round. With auto, a simulation chooses the "
             "words of tracked.",
-            show_default="auto for tracked",
+            show_default="auto for tracked, else the fewest",
         ),
     ] = None,
     sets: Annotated[
@@ -73,86 +96,75 @@ def create_study(
         Option(
             "--set",
             metavar="NAME=VALUE",
-            help="Field of the mechanism's question as JSON, such as contribution=2 or "
-            'domain={"kind": "hashed", "max_bytes": 200}; or of the committee of one-shot sums: '
-            "member=KEY, volunteers or committee_size (docs/cli.md). Repeatable; each is an "
-            "option, too: --epsilon 1.",
-        ),
-    ] = None,
-    cohorts: Annotated[
-        int | None,
-        Option(
-            min=1, metavar="NUMBER", help="Cohorts of a round.", show_default="1 per 1,000 devices"
+            help="Field of the mechanism's question as JSON, such as contribution=2; of the study: "
+            "cohorts, population, stop_at=PRECISION,RECALL or draft=true; or of the committee of "
+            "one-shot sums: member=KEY, volunteers or committee_size (docs/cli.md). Repeatable; "
+            "each is an option, too: --cohorts 2.",
         ),
     ] = None,
     registrar: Annotated[
         str | None,
         Option(help="Public key of the registrar; without it, most devices refuse a sum."),
     ] = None,
-    population: Annotated[
-        str | None, Option(help="Population whose privacy budget the study uses.")
-    ] = None,
-    stop_at: Annotated[
-        str | None,
-        Option(
-            metavar="PRECISION,RECALL",
-            help="Expected precision and recall of the list, such as 0.95,0.9, at which the study "
-            "ends before its last round. The true values can be lower, above all if the list is "
-            "short.",
-        ),
-    ] = None,
-    draft: Annotated[bool, Option("--draft", help="Do not start the study.")] = False,
     url: UrlOption = DEFAULT_URL,
     key: ApiKeyOption = None,
     json_path: JsonOption = None,
 ) -> None:
     """Create a study, start it, and print its id.
 
-    Without --words, a simulation of some seconds, or of a minute for large studies, chooses the
-    words with which `tracked` reaches an F1 of 0.95, and states them.
+    Name what devices hold: --numbers, --strings or --options. Without --words, a simulation of some
+    seconds, or of a minute for large studies, chooses the words with which `tracked` reaches an F1
+    of 0.95, and states them. --stop-at is a goal of expected precision and recall, and --population
+    has a privacy budget.
 
     Example:
-      blindtally studies create words --devices 200 --threshold 20 --words auto
-      blindtally studies create ages --devices 1000 --threshold 50 --draft
+      blindtally studies create ages --devices 900 --threshold 90 --numbers 0:100
+      blindtally studies create pets --devices 900 --threshold 90 --options a,b
     """
+    from blindtally.console.presets import preset_fields
     from blindtally.console.service_connection import open_analyst
+    from client.analyst.study_creation import study_terms
     from protocol.mechanisms.quality_goal import parse_goal
-    from protocol.question_and_plan import AUTO_WORDS
+    from protocol.question_and_plan import AUTO_WORDS, DEFAULT_MAX_DELTA
 
     fields: dict[str, Any] = {"threshold": threshold, "contribution": 1}
-    if words is not None:
-        fields["words"] = words
     try:
         pairs = [*map(parse_field, sets or [])]
-        fields |= {name: value for name, value in pairs if name not in _COMMITTEE_FIELDS}
-        goal = parse_goal(stop_at)
-        question = _question(mechanism, fields)
-        committee = _committee(pairs)
+        # As they were typed: a population may have the name 1e3.
+        study = {each.partition("=")[0]: each.partition("=")[2] for each in sets or []}
+        fields |= preset_fields(numbers, strings, options, private)
+        others = {*_COMMITTEE_FIELDS, *_STUDY_FIELDS}
+        fields |= {"mechanism": mechanism} if mechanism else {}
+        fields |= {"words": words} if words is not None else {}
+        fields |= {name: value for name, value in pairs if name not in others}
+        goal = parse_goal(study.get("stop_at"))
+        cohorts, committee = dict(pairs).get("cohorts"), _committee(pairs)
+        terms = study_terms(None, devices, cohorts, registrar, committee)
+        question = _question(fields, terms, rounds)
     except ValueError as error:
         raise exit_with_error(error) from None
     if getattr(question, "words", None) == AUTO_WORDS:
         print_line("choosing the words by simulation", err=True)
     with open_analyst(url, key) as analyst:
-        study = analyst.create(
+        if private is not None:
+            print_line(f"private: epsilon {private:.4g} at delta {DEFAULT_MAX_DELTA:g}", err=True)
+        created = analyst.create(
             name,
             question,
-            devices=devices,
-            cohorts=cohorts,
-            registrar=registrar,
-            committee=committee,
+            terms,
             rounds=rounds,
-            population=population,
+            population=study.get("population"),
             stop_at=goal,
-            start=not draft,
+            start=study.get("draft") != "true",
         )
-        if study.words_reason:
-            print_line(f"chose {study.words_reason}", err=True)
-        for warning in _warnings(study.view):
+        if created.words_reason:
+            print_line(f"chose {created.words_reason}", err=True)
+        for warning in _warnings(created.view):
             print_line(warning, err=True)
     if json_path != "-":
-        print_line(study.id)
-        print_line(f"{study.state}; see `blindtally studies show {study.id}`", err=True)
-    write_json(json_path, study.view.model_dump(mode="json"))
+        print_line(created.id)
+        print_line(f"{created.state}; see `blindtally studies show {created.id}`", err=True)
+    write_json(json_path, created.view.model_dump(mode="json"))
 
 
 def _warnings(view: "StudyView") -> "Iterator[str]":
@@ -196,24 +208,28 @@ def _committee(pairs: list[tuple[str, Any]]) -> "AnyCommitteeTerms | None":
     return None
 
 
-def _question(mechanism: str, fields: dict[str, Any]) -> "AnyQuestion":
-    """Return the question of `mechanism` with `fields`; `tracked` has the words "auto" by default.
+def _question(fields: dict[str, Any], terms: "Terms", rounds: int | None) -> "AnyQuestion":
+    """Return the question with `fields`; `tracked` has the words "auto" by default.
 
     Raises:
         ValueError: if the mechanism does not exist, or a field is missing or invalid.
     """
     from blindtally.console.mechanism_catalogue import unknown_mechanism
+    from blindtally.console.presets import fitting_words
     from protocol.mechanisms.registry import MECHANISMS, parse_question
     from protocol.question_and_plan import AUTO_WORDS
 
+    mechanism = fields.setdefault("mechanism", "tracked")
     if mechanism not in MECHANISMS:
         raise ValueError(unknown_mechanism(mechanism))
     defaults = MECHANISMS[mechanism].description.defaults
     if fields.get("words") == AUTO_WORDS and "words" not in defaults:
         raise ValueError(f"the words of {mechanism} cannot be simulated: pass a number")
     fields = {**defaults, **fields}
-    known = sorted(MECHANISMS[mechanism].question_type.model_fields.keys() - {"mechanism"})
+    known = sorted(MECHANISMS[mechanism].question_type.model_fields)
     for name in fields:
         if name not in known:
             raise ValueError(unknown_field(mechanism, name, known))
-    return parse_question({"mechanism": mechanism} | fields)
+    if "words" in known and "words" not in fields:
+        fields["words"] = fitting_words(fields, terms, rounds or 1)
+    return parse_question(fields)

@@ -97,6 +97,7 @@ def fleet(
       blindtally fleet --create --devices 60 --rounds 3
       blindtally fleet --study 3f2a0c55d1e9b7a4 --min-cohort 5
     """
+    from blindtally.console.presets import preset_fields
     from blindtally.console.service_connection import open_analyst
     from blindtally.fleet_run.fleet_setup import (
         DataFile,
@@ -132,8 +133,15 @@ def fleet(
                     policy = replace(config.policy, registrar=identity.public)
                     config = replace(config, registrar=identity, policy=policy)
                 if joined is None:
+                    asked = (scenario.numbers, scenario.strings, scenario.options)
                     setup = new_study_setup(
-                        file, config, rounds, scenario.idle, goal, scenario.member
+                        file,
+                        config,
+                        rounds,
+                        scenario.idle,
+                        goal,
+                        scenario.member,
+                        preset_fields(*asked, scenario.private),
                     )
                     joined = create_study(analyst, setup)
                 else:

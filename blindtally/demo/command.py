@@ -125,7 +125,13 @@ def try_file(
     threshold: ThresholdOption = None,
     epsilon: Annotated[
         float | None,
-        Option(min=0.01, help="Privacy loss of a device, by noise.", show_default="exact sums"),
+        Option(
+            "--private",
+            "--epsilon",
+            min=0.01,
+            help="Privacy loss of a device (epsilon), by noise.",
+            show_default="exact sums",
+        ),
     ] = None,
     kind: SumOption = "pairwise",
     seed: SeedOption = 4,

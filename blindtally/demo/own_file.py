@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from blindtally.console.presets import fitting_words, lowest_threshold, preset_fields
 from blindtally.console.terminal import print_line
 from blindtally.datasets.cells import DECIMAL_COMMA
 from blindtally.datasets.device_histograms import DeviceHistograms
@@ -55,14 +56,12 @@ MAX_CONTRIBUTION: Final = 10  # items of a device
 # Later rounds count the common texts in few words.
 MAX_ROUNDS: Final = 4
 MAX_TEXT_BYTES: Final = 40  # longer texts are hashed, and later rounds fetch them
-DELTA: Final = 1e-6
 # A sum has at least this share of the devices.
 MIN_SHARE: Final = 0.9
 IDLE_SECONDS: Final = 5.0  # on a slow machine no device is left out
 ALPHA, LEVELS, EXACT_LEVELS = 4, 5, 10  # 1,024 cells for a range of numbers, or a million
 # A table has room for all that devices hold, and as much again.
 WORDS_FACTOR: Final = 2
-WORDS_PER_OPTION: Final = 8
 MIN_CELLS: Final = 100  # that most numbers are spread over
 MAX_NAME: Final = 60  # characters of a column in the name of the study
 _CODE: Final = re.compile(
@@ -126,7 +125,8 @@ class Trial:
         """Return the fields of the question that follow from the items of the column."""
         items, has_noise = dataset.items, self.epsilon is not None
         known = KnownItems(items=items, devices=users, rounds=1)
-        noise = {"epsilon": self.epsilon, "delta": DELTA, "contribution": 1} if has_noise else {}
+        loss = preset_fields(None, None, None, self.epsilon)
+        noise = loss | {"contribution": 1} if has_noise else {}
         if _are_numbers(items, column):
             mechanism = "hierarchical-histogram" if has_noise else "number-sums"
             interval = known.interval(ALPHA, LEVELS if has_noise else EXACT_LEVELS)
@@ -186,14 +186,5 @@ def _chosen_fields(fields: Mapping[str, Any], terms: Terms, rounds: int) -> dict
             question = parse_question({**fields, "words": words})
             words, _ = choose_words(question, terms.max_devices, rounds)
         return {"words": words}
-    words = WORDS_PER_OPTION * max(len(fields["domain"].items), MAX_OPTIONS)
-    for threshold in range(math.ceil(fields["threshold"]), terms.max_devices + 1):
-        chosen = {"words": words, "threshold": threshold}
-        with suppress(ValueError):  # noise alone may reach it
-            question = parse_question({**fields, **chosen})
-            mechanism.first_plan(question, terms, "try", rounds, Random(0))
-            return chosen
-    raise ValueError(
-        f"with epsilon {fields['epsilon']:g} the noise hides all counts of {terms.max_devices} "
-        "users: use a larger epsilon, or more users"
-    )
+    fields = {**fields, "words": fitting_words(fields, terms)}
+    return {"words": fields["words"], "threshold": lowest_threshold(fields, terms)}

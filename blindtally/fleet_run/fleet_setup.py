@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from random import Random, SystemRandom
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 
 from blindtally.console.data_files import load_dataset
 from blindtally.console.options import DEFAULT_DEVICES, DEFAULT_IDLE_SECONDS
+from blindtally.console.presets import fitting_words, lowest_threshold
 from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.reader import Dataset
 from blindtally.datasets.reading_report import ReadingReport
@@ -34,10 +36,8 @@ from protocol.mechanisms.registry import (
     MECHANISMS,
     SUM_MECHANISMS,
     AnyQuestion,
-    mechanism_of,
     parse_question,
 )
-from protocol.numerics.binary_search import first_true
 from protocol.question_and_plan import SumKind, Terms
 from secagg.keys import Identity
 
@@ -51,7 +51,6 @@ DOMAIN_NAME_ALPHABET: Final = Alphabet(
 HEAVY_HITTER_SHARE: Final = 0.02  # of all devices; used without --threshold
 TABLE_ITEMS_PER_DEVICE: Final = 0.9  # capacity of the first round's table; used without --words
 MIN_TABLE_ITEMS: Final = 32
-MAX_TABLE_WORDS: Final = 2**20
 TIMEOUTS: Final = Timeouts(enrolling=120, collecting=120, idle=DEFAULT_IDLE_SECONDS)
 OPERATORS: Final = 7  # of a simulated committee
 MEMBERS_AWAY: Final = 0.3  # fraction of members that may be absent: two of seven
@@ -105,11 +104,13 @@ def build_setup(
     registrar: Identity | None = None,
     operators: tuple[Identity, ...] = (),
     members: Sequence[str] = (),
+    preset: Mapping[str, Any] = MappingProxyType({}),
 ) -> FleetSetup:
     """Return the study that the options describe, its devices enrolled by `registrar` if given.
 
     With `operators` its sums are one-shot sums, and the fleet also runs the operators. With the
-    public keys `members` they are one-shot sums, which other processes open.
+    public keys `members` they are one-shot sums, which other processes open. A `preset` has other
+    fields of the question.
 
     Raises:
         ValueError: if the data cannot be read or has too few devices, or no such study can exist.
@@ -123,8 +124,12 @@ def build_setup(
         "threshold": threshold or default_threshold(devices * rounds),
         "contribution": contribution,
         "domain": domain,
+        **preset,
     }
-    question = parse_question(fields | {"words": words or words_for_table(fields, terms)})
+    fields["words"] = words or words_for_table(fields, terms)
+    if "epsilon" in fields:
+        fields["threshold"] = lowest_threshold(fields, terms)
+    question = parse_question(fields)
     setup = checked_setup(question, terms, rounds, config, population, report)
     items = "web domains" if data.path is None else "items"
     return replace(setup, name=question_about(items, question.threshold, devices * rounds))
@@ -215,18 +220,7 @@ def words_for_table(
 ) -> int:
     """Return the words of a table with a capacity of `per_device` items per device."""
     items = max(MIN_TABLE_ITEMS, math.ceil(per_device * terms.max_devices))
-
-    def suffices(words: int) -> bool:
-        question = parse_question({**fields, "words": words})
-        mechanism = mechanism_of(question)
-        try:
-            plan = mechanism.first_plan(question, terms, "demo", 1, Random(0))
-        except ValueError:  # the words are too few for any table
-            return False
-        capacity = mechanism.table_capacity(plan)
-        return capacity is None or capacity >= items
-
-    return first_true(suffices, 1, MAX_TABLE_WORDS)
+    return fitting_words(fields, terms, items=items)
 
 
 def holdings_for_fleet(
@@ -257,6 +251,7 @@ def new_study_setup(
     idle: float,
     stop_at: QualityGoal | None,
     members: Sequence[str] = (),
+    preset: Mapping[str, Any] = MappingProxyType({}),
 ) -> FleetSetup:
     setup = build_setup(
         data,
@@ -265,11 +260,12 @@ def new_study_setup(
         dropout=sum(config.behaviour.dropout_by_phase.values()) or config.dropout,
         seed=config.seed,
         threshold=None,
-        contribution=2,
+        contribution=1 if preset else 2,
         words=None,
         registrar=config.registrar,
         operators=config.operators,
         members=members,
+        preset=preset,
     )
     enrolling = max(setup.timeouts.enrolling, 2 * config.behaviour.span_seconds)
     changes = {"idle": idle, "enrolling": enrolling, "collecting": enrolling}

@@ -39,7 +39,8 @@ class FleetScenario(PublicModel):
     key, and trust the server's identities if there is `no_registrar`. Workers of the scheduler at
     `dask` share the devices. A new study has sums of the kind `sum`, one-shot sums if it has
     members, ends a phase with a quorum after `idle` seconds without a message, and ends at the goal
-    `stop_at`.
+    `stop_at`. `numbers`, `strings`, `options` and `private` are presets of its question, as those
+    of `studies create`.
     """
 
     dropout: float = Field(default=0.0, ge=0, le=0.4)  # a phase without them lasts seconds longer
@@ -54,6 +55,10 @@ class FleetScenario(PublicModel):
     sum: SumKind = "pairwise"
     idle: float = Field(default=DEFAULT_IDLE_SECONDS, ge=0)
     stop_at: str | None = None
+    numbers: str | None = None
+    strings: int | None = None
+    options: str | None = None
+    private: float | None = None
 
     @property
     def kind(self) -> SumKind:

@@ -163,7 +163,7 @@ def _noise_violations(policy: Policy, plan: AnyPlan, releases: int) -> Iterator[
 def _epsilon_violations(policy: Policy, counts: NoisyCounts) -> Iterator[PolicyError]:
     epsilon = noise_epsilon(counts, policy.max_delta)
     if not epsilon <= policy.max_epsilon:
-        noise = f"noise for epsilon {epsilon:.3g} at delta {policy.max_delta:g}"
+        noise = f"noise for epsilon {epsilon:.4g} at delta {policy.max_delta:g}"
         reason = f"adds {noise}, above {policy.max_epsilon:g}"
         yield PolicyError("max_epsilon", reason, _round_up(epsilon))
 
@@ -252,7 +252,9 @@ def _threshold_violations(policy: Policy, plan: AnyPlan) -> Iterator[PolicyError
         reason = f"reports items by a confidence of {question.confidence:g}"
         yield PolicyError("confidence", f"{reason}, below {MIN_CONFIDENCE:g}")
     if not policy.accept_exact_estimates and mechanism_of(plan).may_show_one_device(plan):
-        if not any(_epsilon_violations(policy, noisy_counts(plan))):
+        too_little = [*_epsilon_violations(policy, noisy_counts(plan))]
+        if has_noise(plan) or not too_little:
+            yield from too_little
             return
         reason = f"asks for exact {question.mechanism}, which may show what one device holds"
         yield PolicyError("accept_exact_estimates", reason)

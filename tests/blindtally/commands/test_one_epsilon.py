@@ -1,6 +1,7 @@
 """The epsilon of a device in several rounds is one number, in every command and on every device."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ from typer.testing import CliRunner
 from blindtally.cli import app
 from protocol.privacy.noise_loss import CountNoise, noise_epsilon
 from protocol.privacy.parameters_for_budget import min_variance
+from secagg.keys import Identity
 
 EPSILON, DELTA, ROUNDS = 4.567, 1e-5, 3
-REFUSAL = "noise for epsilon 4.57 at delta 1e-05, above 4"
+REFUSAL = "noise for epsilon 4.567 at delta 1e-05, above 4"
 BUDGET = ("--epsilon", str(EPSILON), "--delta", str(DELTA), "--levels", str(ROUNDS))
 DOMAIN = '{"kind": "alphabet", "characters": "ab", "length": 3}'
 FIELDS = {"epsilon": EPSILON, "delta": DELTA, "mode": "noise", "domain": DOMAIN}
@@ -59,9 +61,35 @@ def test_five_places_state_the_same_epsilon(url: str, data: str) -> None:
     refused = run(*fleet, "--url", url, code=1)
     assert REFUSAL in " ".join(refused.split())
     below = run(*fleet, "--url", url, "--max-epsilon", str(number * 0.99999), code=1)
-    assert "noise for epsilon 4.57 at delta 1e-05" in " ".join(below.split())
+    assert "noise for epsilon 4.567 at delta 1e-05" in " ".join(below.split())
     played = document(*fleet, "--url", url, "--max-epsilon", str(number))
     assert [each["number"] for each in played["rounds"]] == [1, 2, 3]
 
     statement = document("privacy", study, "--delta", str(DELTA), "--url", url)
     assert {each["epsilon"] for each in statement["parties"]} == {number}
+
+
+@pytest.mark.parametrize(
+    "preset", [("--numbers", "0:100"), ("--options", "a,b"), ("--strings", "4")], ids=" ".join
+)
+def test_a_private_preset_is_the_epsilon_that_devices_compute(
+    preset: tuple[str, str], url: str
+) -> None:
+    registrar = Identity.of(bytes(32)).public.hex()
+    sizes = ("--devices", "200", "--threshold", "20", "--registrar", registrar, "--draft")
+    create = ("studies", "create", "x", *sizes, *preset, "--url", url)
+    accepted = run(*create, "--private", "1")
+    assert "private: epsilon 1 at delta 1e-05" in accepted
+    assert "refuse" not in accepted
+    assert "adds noise for epsilon 5 at delta 1e-05, above 4" in run(*create, "--private", "5")
+    assert "pass one of" in run(*create, "--numbers", "1:2", "--strings", "3", code=2)
+
+
+def test_a_fleet_spends_the_epsilon_of_its_preset(url: str, tmp_path: Path) -> None:
+    asked = ("--options", "github.com, youtube.com,none", "--private", "1")
+    key = str(tmp_path / "r.key")
+    fleet = ("fleet", "--create", "--devices", "60", "--rounds", "1", "--registrar", key)
+    played = document(*fleet, *asked, "--url", url)
+    assert set(played["unlisted"]) | {row["item"] for row in played["heavy_hitters"]} >= {"none"}
+    shown = run("privacy", played["study"], "--url", url)
+    assert re.search(r"public +1 ", shown), shown

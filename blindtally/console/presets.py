@@ -1,0 +1,97 @@
+"""Presets of questions: a few options stand for a mechanism, a domain, and the words of a message.
+
+| option            | exact         | with --private           |
+|-------------------|---------------|--------------------------|
+| --numbers 0:100   | `number-sums` | `hierarchical-histogram` |
+| --options a,b,c   | `tracked`     | `count-median`           |
+| --strings 64      | `tracked`     | `triehh`                 |
+
+The value of --private is the epsilon that devices compute, at the delta that they accept by
+default. Each device takes part once, so that the rounds do not share it.
+"""
+
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from random import Random
+from typing import Any, Final
+
+from protocol.mechanisms.registry import MECHANISMS, parse_question
+from protocol.numerics.binary_search import first_true
+from protocol.question_and_plan import DEFAULT_MAX_DELTA, Terms
+
+MAX_WORDS: Final = 2**20
+WORDS_PER_OPTION, MIN_OPTIONS = 8, 12
+_MECHANISMS: Final = {
+    "numbers": ("number-sums", "hierarchical-histogram"),
+    "options": ("tracked", "count-median"),
+    "strings": ("tracked", "triehh"),
+}
+
+
+def preset_fields(
+    numbers: str | None, strings: int | None, options: str | None, private: float | None
+) -> dict[str, Any]:
+    """Return the fields of a question, also its `mechanism`, that these options stand for.
+
+    Raises:
+        ValueError: if they contradict each other, or numbers are no interval.
+    """
+    given = {"numbers": numbers, "strings": strings, "options": options}
+    kinds = [name for name, value in given.items() if value is not None]
+    if len(kinds) > 1:
+        raise ValueError(f"pass one of {', '.join(f'--{name}' for name in kinds)}")
+    loss = {} if private is None else {"epsilon": private, "delta": DEFAULT_MAX_DELTA}
+    if not kinds:
+        return loss
+    fields: dict[str, Any] = {"mechanism": _MECHANISMS[kinds[0]][private is not None]} | loss
+    if fields["mechanism"] == "triehh":
+        fields |= {"mode": "noise", "every_round": False}
+    if numbers is not None:
+        low, _, high = numbers.partition(":")
+        # A million cells, or 1,024 in noise.
+        length = 10 if private is None else 5
+        return fields | {"domain": {"kind": "interval", "low": low, "high": high, "length": length}}
+    if strings is not None:
+        return fields | {"domain": {"kind": "utf8", "max_bytes": strings}}
+    items = dict.fromkeys(each.strip() for each in str(options).split(","))
+    return fields | {"domain": {"kind": "listed", "items": tuple(items)}}
+
+
+def fitting_words(fields: Mapping[str, Any], terms: Terms, rounds: int = 1, items: int = 0) -> int:
+    """Return the fewest words with which a study can begin; a table has room for `items`.
+
+    More words mean less noise in a sketch, so it has some for each option.
+    """
+    if fields["mechanism"] == "count-median":
+        options = getattr(parse_question({**fields, "words": MAX_WORDS}).domain, "items", ())
+        return WORDS_PER_OPTION * max(len(options), MIN_OPTIONS)
+
+    def suffices(words: int) -> bool:
+        mechanism = MECHANISMS[fields["mechanism"]]
+        try:
+            question = parse_question({**fields, "words": words})
+            plan = mechanism.first_plan(question, terms, "demo", rounds, Random(0))
+        except ValueError:  # too few words
+            return False
+        capacity = mechanism.table_capacity(plan)
+        return capacity is None or capacity >= items
+
+    return first_true(suffices, 1, MAX_WORDS)
+
+
+def lowest_threshold(fields: Mapping[str, Any], terms: Terms) -> int:
+    """Return the threshold of `fields`, or the lowest above it that noise alone does not reach.
+
+    Raises:
+        ValueError: if the noise hides all counts of a round.
+    """
+    for threshold in range(math.ceil(fields["threshold"]), terms.max_devices + 1):
+        with suppress(ValueError):
+            question = parse_question({**fields, "threshold": threshold})
+            MECHANISMS[fields["mechanism"]].first_plan(question, terms, "demo", 1, Random(0))
+            return threshold
+    raise ValueError(
+        f"with epsilon {fields['epsilon']:g} the noise hides all counts of {terms.max_devices} "
+        "users: use a larger epsilon, or more users"
+    )
