@@ -4,6 +4,8 @@ The commands do not ask a service. A user who can open the database may do every
 """
 
 import asyncio
+import re
+import sys
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +18,7 @@ from typer import Argument, Option
 from blindtally.console.errors import exit_with_error
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import print_parts, result_table
-from blindtally.console.terminal import print_line
+from blindtally.console.terminal import ask_text, print_line
 from protocol.printable import check_name
 from server.principals import SCOPES, Permission
 
@@ -71,14 +73,23 @@ def create_key(
         list[str] | None,
         Option(
             help="Scope: read, write, operate, seat or committee; repeatable.",
-            show_default="all, or read with --study",
+            show_default="asked for on a terminal, else read",
         ),
     ] = None,
     study: Annotated[
         str | None,
         Option(help="Name or id of the only study that the key opens.", show_default="all studies"),
     ] = None,
-    days: DaysOption = None,
+    days: Annotated[
+        float | None,
+        Option(
+            "--days",
+            min=0,
+            max=36_500,
+            help="Days until it expires, 0 for never.",
+            show_default="asked for on a terminal, else 90",
+        ),
+    ] = None,
     database: DatabaseOption = DEFAULT_DATABASE,
     json_path: JsonOption = None,
 ) -> None:
@@ -88,12 +99,16 @@ def create_key(
       blindtally keys create dashboard --scope read --days 90
       blindtally keys create guest --study 3f2a0c55d1e9b7a4
     """
-    if unknown := [text for text in scope or [] if text not in SCOPES]:
+    scope = scope or _ask_or_take("scopes", "read", "--scope").replace(",", " ").split()
+    answer = _ask_or_take("days until it expires", "90", "--days") if days is None else str(days)
+    if not re.fullmatch(r"\d{1,5}(\.\d+)?", answer):
+        raise exit_with_error(f"days must be a number below 100,000, not {answer!r}")
+    if unknown := [text for text in scope if text not in SCOPES]:
         raise exit_with_error(f"--scope must be one of {', '.join(SCOPES)}, not {unknown[0]}")
-    scopes = {Permission(text) for text in scope or (SCOPES if study is None else ("read",))}
+    scopes = {Permission(text) for text in scope}
     issued = with_access(
         database,
-        lambda access: access.create_key(name, scopes, _duration(days), study),
+        lambda access: access.create_key(name, scopes, _duration(float(answer)), study),
         must_exist=study is not None,
     )
     _print_secret("key", issued, json_path)
@@ -202,6 +217,14 @@ def audit(
         for row, entry in zip(rows, entries, strict=True):
             row["at"] = f"{entry.at:%Y-%m-%d %H:%M:%S}"
     _show_rows(rows, json_path)
+
+
+def _ask_or_take(name: str, default: str, option: str) -> str:
+    """Return what a person answers on a terminal; otherwise the default, which is printed."""
+    if sys.stdin is not None and sys.stdin.isatty():
+        return ask_text(name, default)
+    print_line(f"{name}: {default} ({option} is another)", err=True)
+    return default
 
 
 def create_first_credentials(database: str, name: str, uses: int) -> tuple[str, str]:

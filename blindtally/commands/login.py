@@ -8,7 +8,7 @@ from typer import Argument, Option
 
 from blindtally.console.errors import exit_with_error
 from blindtally.console.options import check_url
-from blindtally.console.terminal import ask_secret, print_line
+from blindtally.console.terminal import ask_text, print_line
 
 ProfileOption = Annotated[
     str, Option(metavar="NAME", help="Name of the profile, which --profile of commands names.")
@@ -35,8 +35,10 @@ def login(
     from client.credentials import checked_secret
     from client.errors import ForbiddenError
 
-    is_asked = sys.stdin is not None and sys.stdin.isatty()
-    typed = ask_secret("API key (none if the service is open)") if is_asked else _first_line()
+    if sys.stdin is not None and sys.stdin.isatty():
+        typed = ask_text("API key (none if the service is open)", is_secret=True)
+    else:
+        typed = sys.stdin.readline() if sys.stdin is not None else ""
     try:
         key = checked_secret(typed.strip(), "API key")
     except ValueError as error:
@@ -61,7 +63,3 @@ def logout(profile: ProfileOption = _DEFAULT) -> None:
     if not remove_profile(profile):
         raise exit_with_error(f"there is no profile {profile!r}: `blindtally login` makes one", 1)
     print_line(f"removed the profile {profile!r}")
-
-
-def _first_line() -> str:
-    return sys.stdin.readline() if sys.stdin is not None else ""

@@ -60,10 +60,10 @@ def ask(question: str) -> None:
     typer.confirm(escape_hidden(question), abort=True)
 
 
-def ask_secret(question: str) -> str:
-    """Return a secret that a person types, which is not shown; it may be empty."""
-    options: Any = {"default": "", "show_default": False, "hide_input": True, "err": True}
-    return str(typer.prompt(escape_hidden(question), **options))
+def ask_text(question: str, default: str = "", *, is_secret: bool = False) -> str:
+    """Return what a person types, or the default; a secret is not shown."""
+    options: Any = {"show_default": bool(default), "hide_input": is_secret, "err": True}
+    return str(typer.prompt(escape_hidden(question), default, **options))
 
 
 def protect_terminal() -> None:

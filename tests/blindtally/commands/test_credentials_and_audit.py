@@ -1,5 +1,7 @@
 """`blindtally keys`, `tokens`, `audit` and `clock` in the database of a service."""
 
+import json
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -39,13 +41,30 @@ def test_a_key_is_made_listed_and_revoked(tmp_path: Path, monkeypatch: pytest.Mo
     assert run("keys", "revoke", "3f2a") == (1, unknown)
 
 
+def test_a_key_has_the_fewest_rights_and_an_end_unless_others_are_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "scopes: read (--scope is another)\ndays until it" in run("keys", "create", "a")[1]
+    monkeypatch.setattr("typer.testing._NamedTextIOWrapper.isatty", lambda _stdin: True)
+    asked = CliRunner().invoke(app, ["keys", "create", "b"], input="read, write\n7\n")
+    assert asked.exit_code == 0, asked.output
+    listed = run("keys", "list", "--json", "-")[1]
+    rows = {row["name"]: row for row in json.loads(listed)["rows"]}
+    ends = {"a": timedelta(days=90), "b": timedelta(days=7)}
+    for name, row in rows.items():
+        created, expires = (datetime.fromisoformat(row[each]) for each in ("created", "expires"))
+        assert expires - created == ends[name]
+    assert [rows[name]["scopes"] for name in "ab"] == ["read", "read write"]
+
+
 def test_a_key_of_a_study_that_does_not_exist_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run("keys", "create", "guest", "--scope", "read")[0] == 0
     code, output = run("keys", "create", "guest", "--study", "3f2a")
-    assert (code, output) == (1, "error: there is no such study\n")
+    assert (code, output.splitlines()[-1]) == (1, "error: there is no such study")
 
 
 @pytest.mark.parametrize("kind", ["keys", "tokens"])
