@@ -239,6 +239,15 @@ class Question(PublicModel):
         """Return the largest count that one item of `devices` devices, all counted, can have."""
         return float(devices * self.contribution)
 
+    def share(self, count: float, devices: int | None) -> float | None:
+        """Return the share of `devices` that a count is; None if a count is of copies, or secret.
+
+        A device counts an item once, so that 178 of 372 devices are a share of 0.48.
+        """
+        if not devices or self.hides_device_counts or self.max_copies > 1:
+            return None
+        return min(1.0, max(0.0, count) / devices)
+
     @property
     def max_copies(self) -> int:
         """Return the most copies of an item that a device with default settings counts.

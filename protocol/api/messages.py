@@ -230,8 +230,10 @@ class HeavyHitter(PublicModel):
 
     `cohort_p_value` is not null if cohorts of a round differed as only lying devices or unlike
     cohorts do: the probability of that among honest devices whose cohorts are independent of items.
-    `probability` is that of the true count reaching the threshold. `top_probability` is that of
-    being among the most frequent items, where they were asked for.
+    `share` is that of the devices in all sums, in the same interval; null if a device may count
+    an item more than once, or if the number of devices is secret. `probability` is that of the true
+    count reaching the threshold. `top_probability` is that of being among the most frequent items,
+    where they were asked for.
     """
 
     item: str
@@ -239,6 +241,9 @@ class HeavyHitter(PublicModel):
     standard_error: float
     low: float
     high: float
+    share: float | None = None
+    share_low: float | None = None
+    share_high: float | None = None
     cohort_p_value: float | None = None
     probability: float = 1.0
     top_probability: float | None = None

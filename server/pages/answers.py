@@ -56,8 +56,8 @@ class RankedItem:
 class ItemTable:
     """One page of the items that match a search, in an order.
 
-    `has_keys` is true if a row seems to be the key of a string that was not fetched,
-    and `has_flags` if a row is of an item whose cohorts differ.
+    `has_keys` is true if a row seems to be the key of a string that was not fetched, `has_flags` if
+    a row is of an item whose cohorts differ, and `has_shares` if counts are shares of devices.
     """
 
     rows: tuple[RankedItem, ...]
@@ -66,6 +66,7 @@ class ItemTable:
     total: int
     has_keys: bool
     has_flags: bool
+    has_shares: bool
     order: ItemOrder
     page: int
     pages: int
@@ -107,14 +108,14 @@ def item_table(
     )
     has_keys = any(question.domain.is_key(row.heavy_hitter.item) for row in rows)
     has_flags = any(row.heavy_hitter.cohort_p_value is not None for row in rows)
-    return ItemTable(
-        rows, bars, len(ranked), len(items), has_keys, has_flags, query.order, page, pages
-    )
+    has_shares = any(row.heavy_hitter.share is not None for row in rows)
+    counts = len(ranked), len(items)
+    return ItemTable(rows, bars, *counts, has_keys, has_flags, has_shares, query.order, page, pages)
 
 
 def _history_line(study: str, item: str, history: EstimateHistory) -> Sparkline | None:
     estimates = history.estimates_of(item)
-    return drawn(study, "Estimates so far", lambda: sparkline(estimates), otherwise=None)
+    return drawn(study, "Estimate so far", lambda: sparkline(estimates), otherwise=None)
 
 
 def unresolved_keys(study: StudyView, sizes: Iterable[RoundSize]) -> str:

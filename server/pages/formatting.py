@@ -4,6 +4,7 @@ import math
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from protocol.api.headline import share_text
 from protocol.mechanisms.registry import MECHANISMS
 from protocol.printable import escaped_characters
 
@@ -34,6 +35,11 @@ def percent(part: float | None, whole: float | None = 1.0) -> str:
     if part is None or not whole:
         return _DASH
     return f"{100 * part / whole:.0f}%"
+
+
+def share(value: float | None) -> str:
+    """Return a share with at most two significant digits, such as 4.2%."""
+    return _DASH if value is None else share_text(value)
 
 
 def nbytes(size: float | None) -> str:

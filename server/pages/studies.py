@@ -17,7 +17,6 @@ from protocol.description import AnswerKind
 from protocol.domains.hashed import Hashed, HashedProduct
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Utf8
-from protocol.estimation.estimates import quality_sentence
 from protocol.mechanisms.registry import REPORT_MECHANISMS, mechanism_of
 from server.api import studies as api
 from server.api.answers.heavy_hitters import csv_table, heavy_hitter_page, unlisted_option_counts
@@ -26,6 +25,7 @@ from server.api.answers.segments import segment_summaries
 from server.api.dependencies import Caller, StudyId, paginate, require
 from server.api.populations import study_statement
 from server.errors import ProblemError
+from server.pages.answer_summary import answer_sentence, quality_chips
 from server.pages.answers import (
     ItemQuery,
     distribution_summary,
@@ -110,15 +110,20 @@ async def _context(
     kind = mechanism.answer_kind(study.question)
     rounds = await store.progress.round_summaries(study.id, MAX_ROUNDS_SHOWN)
     sizes = await round_sizes.of_rounds(study.id, [each.number for each in rounds])
-    history = await EstimateHistory.of_study(store, study, MAX_ROUNDS_SHOWN)
     items = await store.answers.heavy_hitters(study.id)
     quality = await store.answers.list_quality(study.id)
     entry = await store.populations.ledger_entry(study.id)
     now = await store.database.read_now()
-    table = item_table(items, history, study, query)
     progress = (await store.progress.of_studies([study.id]))[study.id]
+    history = await EstimateHistory.of_study(store, study, rounds, progress.devices)
+    table = item_table(items, history, study, query)
+    distribution = await distribution_summary(store, study)
+    numbers = await number_summaries(store, study)
+    quantiles = distribution.quantiles if distribution else ()
     return {
         "now": now,
+        "sentence": answer_sentence(study, progress, items, numbers, quantiles),
+        "chips": [*quality_chips(study, quality)],
         "asked": question_in_words(study),
         "can_clone": can_clone(study),
         "running": (running := await _running_round(service, study, now)),
@@ -132,9 +137,8 @@ async def _context(
         "answer_title": _ANSWER_TITLES[kind],
         "items_note": mechanism.description.items_note,
         "number": items[0] if kind is AnswerKind.NUMBER and items else None,
-        "distribution": await distribution_summary(store, study),
-        "quality": quality_sentence(quality, has_keys=table.has_keys) if quality else None,
-        "numbers": await number_summaries(store, study),
+        "distribution": distribution,
+        "numbers": numbers,
         "segments": await segment_summaries(service, study, _ITEMS_PER_SEGMENT),
         "count_chart": study_charts.count_chart(study, [item.item for item in items], history),
         "charts": study_charts.round_charts(study, rounds, sizes),

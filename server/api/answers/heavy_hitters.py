@@ -210,7 +210,8 @@ def csv_table(rows: Iterable[HeavyHitter], unlisted: Mapping[str, str]) -> str:
     """
     out = io.StringIO()
     writer = csv.writer(out, quoting=csv.QUOTE_NONNUMERIC)
-    numbers = ("estimate", "standard_error", "low", "high", "cohort_p_value", "probability")
+    columns = (name for name in HeavyHitter.model_fields if name != "item")
+    numbers = tuple(name for name in columns if name != "top_probability")
     words = ("unlisted",) if unlisted else ()
     writer.writerow(("item", *numbers, *words))
     for row in rows:

@@ -1,7 +1,7 @@
 """Rounds of a study on its page: the sizes of their plans, and the estimates after each round."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final, cast
 
@@ -13,6 +13,7 @@ from protocol.api.one_shot import message_bytes
 from protocol.domains import Domain
 from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
 from server.db.repositories.studies.answers import lasting_name
+from server.db.repositories.studies.progress import RoundSummary
 from server.db.store import Store
 
 _MAX_CACHED_ROUNDS: Final = 20_000
@@ -61,17 +62,40 @@ class EstimateHistory:
 
     domain: Domain
     estimates: Mapping[int, Mapping[str, float]]  # by the number of a round
+    devices: Mapping[int, int] | None = None  # so far, by the number of a round
 
     @classmethod
-    async def of_study(cls, store: Store, study: StudyView, rounds: int) -> "EstimateHistory":
-        """Return the history of the last `rounds` of a study."""
-        estimates = await store.answers.estimates_by_round(study.id, rounds)
-        return cls(study.question.domain, estimates)
+    async def of_study(
+        cls, store: Store, study: StudyView, rounds: Sequence[RoundSummary], devices: int | None
+    ) -> "EstimateHistory":
+        """Return the history of the last `rounds` of a study, which has counted all `devices`.
+
+        If a device counts an item once, an estimate is a percentage of the devices so far.
+        """
+        question = study.question
+        estimates = await store.answers.estimates_by_round(study.id, len(rounds))
+        if not devices or question.share(1, devices) is None:
+            return cls(question.domain, estimates)
+        so_far = dict[int, int]()
+        for summary in reversed(rounds):
+            so_far[summary.number] = devices
+            devices -= 0 if question.asks_every_round else summary.participants or 0
+        return cls(question.domain, estimates, so_far)
 
     def estimates_of(self, item: str) -> list[float | None]:
         """Return the estimate of `item` after each round; None where it was not heavy."""
         name = lasting_name(self.domain, item)
-        return [estimates.get(name) for estimates in self.estimates.values()]
+        return [self._shown(number, each.get(name)) for number, each in self.estimates.items()]
+
+    def thresholds(self, threshold: float) -> list[float | None]:
+        """Return the `threshold` after each round, in the unit of the estimates."""
+        return [self._shown(number, threshold) for number in self.estimates]
+
+    def _shown(self, number: int, count: float | None) -> float | None:
+        if self.devices is None or count is None:
+            return count
+        devices = self.devices.get(number)
+        return 100 * min(1.0, count / devices) if devices else None
 
 
 class RoundSizes:

@@ -95,7 +95,7 @@ def count_chart(study: StudyView, items: Sequence[str], history: EstimateHistory
     """Return the chart of the most frequent items' estimates; empty without any."""
     if not history.estimates or not items or study.rounds == 1:
         return ""
-    title = "Estimated counts so far"
+    title = "Estimated counts so far" if history.devices is None else "Shares of devices so far"
     make = partial(_count_chart, title, items[:_MAX_LINES], history, study.question.threshold)
     return chart_html(study.id, title, make)
 
@@ -103,15 +103,14 @@ def count_chart(study: StudyView, items: Sequence[str], history: EstimateHistory
 def _count_chart(
     title: str, items: Sequence[str], history: EstimateHistory, threshold: float
 ) -> Chart:
-    rounds = list(history.estimates)
     series = [Series(_truncated(item), history.estimates_of(item)) for item in items]
-    series.append(Series("threshold", [threshold] * len(rounds), "bound"))
+    series.append(Series("threshold", history.thresholds(threshold), "bound"))
     return Chart(
         "counts",
         title,
-        rounds,
+        list(history.estimates),
         series,
-        y_label="estimated count",
+        y_label="estimated count" if history.devices is None else "% of the devices so far",
         note="Estimates of the most frequent items after each round.",
         help_anchor="estimate",
     )

@@ -275,7 +275,7 @@ def test_a_field_of_a_wrong_type_is_refused_in_plain_words() -> None:
 async def test_the_answer_is_collected_over_all_pages(kind: Kind) -> None:
     rows = [
         {"item": item, "estimate": 9.0, "standard_error": 1.5, "low": 6.3, "high": 12.4}
-        | {"probability": 0.9}
+        | {"share": 0.25, "share_low": 0.2, "share_high": 0.3, "probability": 0.9}
         for item in ("a", "b", "c")
     ]
 

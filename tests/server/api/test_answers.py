@@ -165,7 +165,8 @@ async def test_the_table_has_every_row_and_no_formula(served: Served) -> None:
         assert response.headers["content-type"] == "text/csv; charset=utf-8"
         head, *rows = csv.reader(io.StringIO(response.text, newline=""))
         assert head[:5] == ["item", "estimate", "standard_error", "low", "high"]
-        assert head[5:] == ["cohort_p_value", "probability"]
+        assert head[5:8] == ["share", "share_low", "share_high"]
+        assert head[8:] == ["cohort_p_value", "probability"]
         assert {row[0].removeprefix("'") for row in rows} == set(HOSTILE)
         assert not [row for row in rows if row[0].startswith(("=", "+", "-", "@", "\t"))]
         assert {tuple(row[1:3]) for row in rows} == {("5.0", "2.0")}

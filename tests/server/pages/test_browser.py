@@ -207,7 +207,7 @@ def check_answer(page: Page, url: str, study: str) -> None:
     rows = page.get_by_role("region", name="Table of heavy hitters").locator("tbody tr")
     expect(rows).to_have_count(len(items))
     shown = [
-        (row.locator("bdi").text_content(), row.locator("td.strong").text_content())
+        (row.locator("bdi").text_content(), row.locator("td.devices").inner_text().split()[0])
         for row in rows.all()
     ]
     assert shown == items
@@ -263,7 +263,7 @@ def test_a_study_is_created_watched_live_and_read(browser: Browser, tmp_path: Pa
         play(server.url, view, fleet, 0)
         rows = page.get_by_role("region", name="Table of heavy hitters").locator("tbody tr")
         expect(rows.filter(has_text="common")).to_be_visible(timeout=PATIENCE)
-        expect(page.locator(".facts")).to_contain_text("1 of 2")
+        expect(page.locator(".gist")).to_contain_text("1 of 2")
 
         stopping = monotonic()
         server.stop()
@@ -361,11 +361,12 @@ def test_a_phone_shows_all_in_few_screens_with_and_without_scripts(
             context.close()
         page = browser.new_page(viewport={"width": 1440, "height": 900})
         page.goto(server.url + paths[0])
-        facts, settings = page.locator("#visible-facts ul"), page.locator("#settings dl")
-        expect(facts).to_be_visible()  # only phones fold it
-        expect(settings).to_be_hidden()
+        facts, settings = page.locator(".privacy .lists"), page.locator("#settings dl")
+        for folded in (facts, settings):
+            expect(folded).to_be_hidden()
         page.emulate_media(media="print")
-        expect(settings).to_be_visible()
+        for folded in (facts, settings):
+            expect(folded).to_be_visible()
         page.close()
 
 
@@ -400,7 +401,7 @@ def test_two_hundred_items_are_sorted_and_paged_and_stay_so(
             1280,
         ):  # with the panel on the right; the last column is that by round
             page.set_viewport_size({"width": width, "height": 800})
-            expect(region.get_by_text("By round")).to_be_visible()
+            expect(region.get_by_text("Estimate so far")).to_be_visible()
             assert cut_or_broken(page) == [], width
         page.close()
         assert watched.problems == []

@@ -34,9 +34,8 @@ async def test_devices_that_come_in_every_round_are_counted_once(
     study = await served.create(rounds=2, **asked)
     await close_two_rounds(served, study)
     assert f'data-label="Devices">{devices}<' in await page_of(served, "/")
-    label = "Devices in a round" if every_round else "Devices counted"
-    page = await page_of(served, f"/studies/{study}")
-    assert f"<dt>{label}</dt><dd>{devices}<" in page
+    when = "in a round" if every_round else "counted"
+    assert f"<li>{devices} devices {when}</li>" in await page_of(served, f"/studies/{study}")
 
 
 async def test_a_study_whose_devices_have_joined_waits_for_none(served: Served) -> None:

@@ -60,7 +60,8 @@ class AnswerRepository(Repository):
         variances = np.array([row.variance for row in rows], np.float64)
         low, high = mechanism.confidence_interval(counts, variances)
         reaching = probabilities_of_reaching(counts, variances, question.threshold)
-        low, high = np.maximum(low, 0), np.minimum(high, _largest_count(session, study, question))
+        devices = _devices(session, study, question)
+        low, high = np.maximum(low, 0), np.minimum(high, question.largest_count(devices))
         return tuple(
             HeavyHitter(
                 item=row.item,
@@ -68,6 +69,9 @@ class AnswerRepository(Repository):
                 standard_error=math.sqrt(row.variance),
                 low=lower,
                 high=upper,
+                share=question.share(row.estimate, devices),
+                share_low=question.share(lower, devices),
+                share_high=question.share(upper, devices),
                 cohort_p_value=row.cohort_p_value,
                 probability=probability if row.probability is None else row.probability,
             )
@@ -100,11 +104,11 @@ def lasting_name(domain: Domain, item: str) -> str:
     return domain.name(item) if item in domain else item
 
 
-def _largest_count(session: Session, study: str, question: AnyQuestion) -> float:
-    """Return the largest count that one item can have in all rounds of `study` so far."""
+def _devices(session: Session, study: str, question: AnyQuestion) -> int:
+    """Return the number of devices in the sums of `study` so far."""
     devices = func.max if question.asks_every_round else func.sum
     query = select(devices(RoundRow.participants)).where(RoundRow.study == study)
-    return question.largest_count(session.scalar(query) or 0)
+    return session.scalar(query) or 0
 
 
 def save_study_state(

@@ -20,9 +20,9 @@ async def played(served: Served, rounds: int) -> str:
     return study
 
 
-async def test_a_page_shows_the_estimates_after_each_round(served: Served) -> None:
+async def test_a_page_shows_the_shares_after_each_round(served: Served) -> None:
     study = await played(served, 2)
-    assert 'aria-label="Estimates so far: 6, 12"' in await page_of(served, f"/studies/{study}")
+    assert 'aria-label="Share so far: 100, 100"' in await page_of(served, f"/studies/{study}")
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ async def test_a_page_shows_the_estimates_after_each_round(served: Served) -> No
         ("server.pages.charts.study_charts._count_chart", 'id="chart-counts"', 1),
         ("server.pages.charts.study_charts._words_chart", 'id="chart-words"', 1),
         ("server.pages.charts.drawing.Chart.lines", 'id="chart-', 3),
-        ("server.pages.answers.sparkline", "Estimates so far:", 0),
+        ("server.pages.answers.sparkline", "Share so far:", 0),
         ("server.pages.changes.rate_sparkline", "Rates by round:", 0),
     ],
 )

@@ -1,0 +1,93 @@
+"""Answer of a study in one sentence, for readers who do not know its mechanism.
+
+3 items were counted at 8 or more of 372 devices; github.com at about 178 of them (48%).
+No item was counted at 8 or more of 372 devices.
+Half of 250 devices have 32.5 or less; the true median is between 30.1 and 34.8 with 95%
+confidence.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from protocol.api.messages import HeavyHitter, QueryResult
+from protocol.description import AnswerKind
+from protocol.estimation.number_summary import NumberSummary
+from protocol.mechanisms.registry import AnyQuestion, mechanism_of
+from protocol.printable import printable
+
+_TENTH = 0.1  # a share below it has two digits and a point: 4.2%
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """A sentence in which `{item}` stands for the most common `item`."""
+
+    template: str
+    item: str = ""
+
+    def __str__(self) -> str:
+        return self.template.format(item=printable(self.item))
+
+
+def share_text(share: float) -> str:
+    """Return a share as a percentage with at most two significant digits, such as 48% or 4.2%."""
+    return f"{share:.0%}" if share >= _TENTH else f"{100 * share:.2g}%"
+
+
+def headline(
+    question: AnyQuestion,
+    devices: int | None,
+    rows: Sequence[HeavyHitter] = (),
+    numbers: NumberSummary | None = None,
+    median: QueryResult | None = None,
+) -> Headline | None:
+    """Return the answer of `devices` devices in the sums; None if no number was asked and summed.
+
+    `devices` is None if their number is secret. `rows` are all heavy hitters, most common first.
+    `numbers` are those of all devices, and `median` is that of a distribution.
+    """
+    kind = mechanism_of(question).answer_kind(question)
+    among = "" if devices is None else f" of {devices:,} devices"
+    if kind is AnswerKind.MEANS:
+        if numbers is None:
+            return None
+        mean, total = f"{numbers.mean:.4g}", f"{numbers.sum:,.6g}"
+        return Headline(
+            f"The mean of the numbers of {numbers.devices:,} devices is {mean}, and their sum is "
+            f"{total} (each rounded by up to {numbers.rounding:.2g})."
+        )
+    if kind is AnswerKind.DISTRIBUTION:
+        if median is None:
+            return None
+        return Headline(
+            f"Half{among or ' of the devices'} have {median.value:.3g} or less; the true median "
+            f"is between {median.low:.3g} and {median.high:.3g} with 95% confidence."
+        )
+    if kind is AnswerKind.NUMBER:
+        return (
+            Headline(f"{{item}}: {rows[0].estimate:,.0f}{among}.", rows[0].item) if rows else None
+        )
+    return _items_headline(question, devices, rows)
+
+
+def _items_headline(
+    question: AnyQuestion, devices: int | None, rows: Sequence[HeavyHitter]
+) -> Headline:
+    """Return the number of heavy items, and the most common one."""
+    number = f"{len(rows) or 'No'} item{'' if len(rows) < 2 else 's'}"
+    number += " was" if len(rows) < 2 else " were"
+    least, counts_devices = f"{question.threshold:,g}", question.max_copies == 1
+    if devices is None:
+        counted = f"{number} counted {least} times or more"
+    elif counts_devices:
+        counted = f"{number} counted at {least} or more of {devices:,} devices"
+    else:
+        counted = f"{number} counted {least} times or more at {devices:,} devices"
+    if not rows:
+        return Headline(f"{counted}.")
+    first = rows[0]
+    about = "about " if first.standard_error >= 0.5 else ""
+    most = f"{about}{first.estimate:,.0f}"
+    share = question.share(first.estimate, devices)
+    which = f"at {most} of them ({share_text(share)})" if share is not None else f"{most} times"
+    return Headline(f"{counted}; {{item}} {which}.", first.item)

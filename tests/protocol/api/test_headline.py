@@ -1,0 +1,67 @@
+"""One sentence says the answer: for no, one and many items, with and without shares."""
+
+import pytest
+
+from protocol.api.headline import headline, share_text
+from protocol.api.messages import HeavyHitter, QueryResult
+from protocol.mechanisms.registry import parse_question
+from tests.server.harness import histogram_request
+
+UTF8 = {"kind": "utf8", "max_bytes": 9}
+
+
+def rows(*counts: tuple[str, float, float]) -> list[HeavyHitter]:
+    return [
+        HeavyHitter(item=item, estimate=count, standard_error=error, low=count, high=count)
+        for item, count, error in counts
+    ]
+
+
+LISTED = "3 items were counted at 8 or more of 1,372 devices"
+MANY = rows(("{b}\x1b", 178.4, 9.0), ("c", 12, 0), ("d", 9, 0))
+
+
+@pytest.mark.parametrize(
+    ("threshold", "devices", "listed", "sentence"),
+    [
+        (8, 372, [], "No item was counted at 8 or more of 372 devices."),
+        (
+            8,
+            372,
+            MANY[1:2],
+            "1 item was counted at 8 or more of 372 devices; c at 12 of them (3.2%).",
+        ),
+        (
+            8,
+            1_372,
+            MANY,
+            LISTED + r"; {b}\x1b at about 178 of them (13%).",
+        ),
+        # A device may count two copies of an item, so that no share is known.
+        (20, 372, MANY[1:], "2 items were counted 20 times or more at 372 devices; c 12 times."),
+        (8, None, MANY[1:], "2 items were counted 8 times or more; c 12 times."),
+    ],
+)
+def test_a_list_has_its_length_and_its_first_item(
+    threshold: float, devices: int | None, listed: list[HeavyHitter], sentence: str
+) -> None:
+    asked = {"mechanism": "tracked", "threshold": threshold, "contribution": 2, "words": 600}
+    question = parse_question(asked | {"domain": UTF8})
+    assert str(headline(question, devices, listed)) == sentence
+
+
+def test_numbers_have_their_median() -> None:
+    question = parse_question(histogram_request()["question"])
+    median = QueryResult(at=0.5, value=32.54, low=30, high=34.5)
+    found = headline(question, 250, median=median)
+    assert str(found).startswith(
+        "Half of 250 devices have 32.5 or less; the true median is between"
+    )
+    assert headline(question, 250) is None
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(1, "100%"), (0.476, "48%"), (0.0949, "9.5%"), (0.002, "0.2%"), (0, "0%")]
+)
+def test_a_share_has_two_significant_digits(share: float, text: str) -> None:
+    assert share_text(share) == text
