@@ -12,6 +12,7 @@ from protocol.api.unlisted import (
     count_of_unlisted,
     limits_of_list,
     option_counts,
+    range_of_unlisted,
     why_nothing_is_listed,
 )
 from protocol.description import AnswerKind
@@ -165,12 +166,13 @@ async def unlisted_items(
     plan = await store.rounds.plan(study.id, study.round)
     options = option_counts(plan, counted, (item.item for item in items))
     is_over = study.state in ("finished", "stopped")
+    ends = range_of_unlisted(plan, counted)
     return UnlistedItems(
         why_nothing_is_listed(plan, counted, is_over=is_over),
         tuple(limits_of_list(plan, counted)) if items else (),
         tuple(options)[:PAGE_ITEMS],
         max(0, len(options) - PAGE_ITEMS),
-        count_of_unlisted(plan, counted),
+        count_of_unlisted(plan, counted) + (f" ({ends[0]} to {ends[1]:,})" if ends else ""),
     )
 
 

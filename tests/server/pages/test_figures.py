@@ -88,7 +88,7 @@ async def test_options_below_the_threshold_are_shown_without_a_number(served: Se
     page = await page_of(served, f"/studies/{study}")
     others = page.split('id="other-options"')[1].split("</table>")[0]
     rows = re.findall(r'<bdi class="item">(.*?)</bdi></th><td class="n">(.*?)</td>', others)
-    assert rows == [(option, "fewer than 4") for option in ("a", "abc", "&lt;b&gt;")]
+    assert rows == [(option, "fewer than 4 (0 to 3)") for option in ("a", "abc", "&lt;b&gt;")]
     unlisted = dict.fromkeys(("a", "abc", "<b>"), "fewer than 4")
     base = f"/studies/{study}/heavy-hitters"
     document = await served.client.get(f"{base}.json")
