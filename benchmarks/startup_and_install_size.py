@@ -54,13 +54,15 @@ _NUMPY: Final = Program("import numpy", ("-c", "import numpy"))
 _SDK: Final = Program(
     "Analyst, Device, take_part", ("-c", "from blindtally import Analyst, Device, take_part")
 )
-_FIRST_CALL: Final = "from blindtally import take_part; take_part.__wrapped__"
+_FIRST_CALL: Final = Program(
+    "take_part, first call", ("-c", "from blindtally import take_part; take_part.__wrapped__")
+)
 _DEMO: Final = Program("demo, start to answer", (*_CLI, "demo", "--out", "results"))
 _PROGRAMS: Final = (
     _NUMPY,
     Program("import blindtally", ("-c", "import blindtally")),
     _SDK,
-    Program("take_part, first call", ("-c", _FIRST_CALL)),
+    _FIRST_CALL,
     Program("blindtally --help", (*_CLI, "--help")),
     *(Program(f"{name} --help", (*_CLI, name, "--help")) for name in ("serve", "fleet", "demo")),
     Program("params", (*_CLI, "params", "--devices", "1000")),
@@ -129,8 +131,10 @@ def start_rows(runs: int) -> Iterator[BenchmarkRow]:
 
 def goal_rows(runs: int, base_megabytes: float | None) -> Iterator[BenchmarkRow]:
     """Yield the figures that have a goal, next to it."""
-    ratio = _best(_SDK, runs).cpu / _best(_NUMPY, runs).cpu
-    yield BenchmarkRow(f"{_SDK.name} / {_NUMPY.name}", ratio, "CPU", 4.0)
+    numpy = _best(_NUMPY, runs).cpu
+    for program in (_SDK, _FIRST_CALL):
+        ratio = _best(program, runs).cpu / numpy
+        yield BenchmarkRow(f"{program.name} / {_NUMPY.name}", ratio, "CPU", 4.0)
     yield BenchmarkRow(_DEMO.name, start_once(_DEMO).seconds, "s", 15.0)
     if base_megabytes is not None:
         yield BenchmarkRow("installed []", base_megabytes, "MB", 130.0)

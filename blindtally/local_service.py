@@ -22,6 +22,7 @@ from random import SystemRandom
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, Self
 
+from blindtally.own_packages import import_own
 from client.analyst.analyst import Analyst, Study
 from client.background_loop import BackgroundLoop
 from client.device.driver import EndState
@@ -56,6 +57,7 @@ class LocalService:
 
     Raises:
         ModuleNotFoundError: without the extra `server`.
+        ShadowedPackageError: if the program has imported a `server.py` of its own.
     """
 
     def __init__(self) -> None:
@@ -72,6 +74,7 @@ class LocalService:
         self._folder = TemporaryDirectory(prefix="blindtally-", ignore_cleanup_errors=True)
         self._background = BackgroundLoop("blindtally local service")
         try:
+            import_own(["server"])
             self._server = server_process.ServerProcess(Path(self._folder.name), is_open=True)
             port = server_process.free_port()
             self._serve_registrar = partial(trial_registrar.serve, self._identity, port)

@@ -27,7 +27,7 @@ from protocol.device_policy.policy import MAX_SHARINGS, MIN_SIGMA
 from server.settings import Settings
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = (".", "docs", "docs/mechanisms", "docs/research", "examples")
+FOLDERS = (".", "docs", "docs/mechanisms", "docs/recipes", "docs/research", "examples")
 PAGES = sorted(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/*.md"))
 SOURCE_FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "."]
 PYTHON_FILES = [path for folder in SOURCE_FOLDERS for path in folder.rglob("*.py")]

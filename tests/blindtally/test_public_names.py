@@ -108,6 +108,18 @@ def test_the_error_names_the_file_that_python_cannot_import_as_well(
     assert "rename that file" in error
 
 
+@pytest.mark.parametrize("name", ["protocol", "server"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_app_has_its_own_modules_and_a_local_service_or_the_error_names_the_file(
+    name: str, is_first: bool, tmp_path: Path
+) -> None:
+    (tmp_path / f"{name}.py").write_text("helper = 1")
+    lines = [f"from {name} import helper", "from blindtally import LocalService; LocalService()"]
+    (tmp_path / "app.py").write_text("\n".join(lines if is_first else lines[::-1]))
+    error = run(tmp_path, "app.py").splitlines()[-1]
+    assert f"ShadowedPackageError: {tmp_path / name}.py has the name of {name!r}" in error
+
+
 def test_a_folder_without_modules_is_not_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "client").mkdir()
     assert (
