@@ -1,6 +1,7 @@
 """Pages of help: each term that a page links to, and each operation and document of the API."""
 
 import re
+import tomllib
 from html import unescape
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 import server.pages
 from server.pages.forms.fields import QUESTION_FORMS
-from server.pages.help import type_name
+from server.pages.help import fields_of, operations_of, type_name
 from tests.server.cohort import refused
 from tests.server.harness import Served
 from tests.server.pages.browsing import page_of
@@ -18,6 +19,7 @@ SOURCES = [
     for ending in ("py", "html")
     for path in Path(server.pages.__path__[0]).rglob(f"*.{ending}")
 ]
+MEANINGS = Path(server.pages.__path__[0]) / "field_meanings.toml"
 ANCHOR = re.compile(r'(?:macros\.help\(|help_anchor=)"([\w-]+)"')
 
 
@@ -47,6 +49,20 @@ async def test_the_page_has_each_operation_and_each_document(closed: Served) -> 
 
 
 @pytest.mark.parametrize("path", ["/docs", "/openapi.json"])
+async def test_each_meaning_of_a_name_is_of_a_field_or_parameter(closed: Served) -> None:
+    document = (await closed.client.get("/openapi.json")).json()
+    schemas = document["components"]["schemas"]
+    names = {f"{name}.{field}" for name, each in schemas.items() for field in fields_in(each)}
+    names |= {field for each in schemas.values() for field in fields_in(each)}
+    for _, operation in operations_of(document["paths"]):
+        names |= {name for name, _, _ in operation.parameters}
+    assert tomllib.loads(MEANINGS.read_text()).keys() <= names
+
+
+def fields_in(schema: dict[str, object]) -> list[str]:
+    return [name for name, _, _ in fields_of(schema)]
+
+
 async def test_what_strangers_may_read_is_made_once(
     closed: Served, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
