@@ -48,7 +48,6 @@ async def test_the_page_has_each_operation_and_each_document(closed: Served) -> 
     assert "DELETE /v1/studies/{study}" in operations
 
 
-@pytest.mark.parametrize("path", ["/docs", "/openapi.json"])
 async def test_each_meaning_of_a_name_is_of_a_field_or_parameter(closed: Served) -> None:
     document = (await closed.client.get("/openapi.json")).json()
     schemas = document["components"]["schemas"]
@@ -63,6 +62,7 @@ def fields_in(schema: dict[str, object]) -> list[str]:
     return [name for name, _, _ in fields_of(schema)]
 
 
+@pytest.mark.parametrize("path", ["/docs", "/openapi.json"])
 async def test_what_strangers_may_read_is_made_once(
     closed: Served, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
