@@ -39,11 +39,11 @@ def answer_sentence(
         return escape(_no_answer(study, progress))
     median = next((each for each in quantiles if each.at == _MEDIAN), None)
     first = numbers[0] if numbers else None
-    found = headline(study.question, progress.devices, items, first, median)
-    if found is None:
+    result = headline(study.question, progress.devices, items, first, median)
+    if result is None:
         return escape("The sums have no answer to show yet.")
-    item = Markup('<bdi class="item">{}</bdi>').format(found.item)
-    return escape(found.template).format(item=item)
+    item = Markup('<bdi class="item">{}</bdi>').format(result.item)
+    return escape(result.template).format(item=item)
 
 
 def _no_answer(study: StudyView, progress: StudyProgress) -> str:

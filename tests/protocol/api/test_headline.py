@@ -18,7 +18,7 @@ def rows(*counts: tuple[str, float, float]) -> list[HeavyHitter]:
 
 
 LISTED = "3 items were counted at 8 or more of 1,372 devices"
-MANY = rows(("{b}\x1b", 178.4, 9.0), ("c", 12, 0), ("d", 9, 0))
+ROWS = rows(("{b}\x1b", 178.4, 9.0), ("c", 12, 0), ("d", 9, 0))
 
 
 @pytest.mark.parametrize(
@@ -28,18 +28,18 @@ MANY = rows(("{b}\x1b", 178.4, 9.0), ("c", 12, 0), ("d", 9, 0))
         (
             8,
             372,
-            MANY[1:2],
+            ROWS[1:2],
             "1 item was counted at 8 or more of 372 devices; c at 12 of them (3.2%).",
         ),
         (
             8,
             1_372,
-            MANY,
+            ROWS,
             LISTED + r"; {b}\x1b at about 178 of them (13%).",
         ),
         # A device may count two copies of an item, so that no share is known.
-        (20, 372, MANY[1:], "2 items were counted 20 times or more at 372 devices; c 12 times."),
-        (8, None, MANY[1:], "2 items were counted 8 times or more; c 12 times."),
+        (20, 372, ROWS[1:], "2 items were counted 20 times or more at 372 devices; c 12 times."),
+        (8, None, ROWS[1:], "2 items were counted 8 times or more; c 12 times."),
     ],
 )
 def test_a_list_has_its_length_and_its_first_item(
@@ -53,8 +53,8 @@ def test_a_list_has_its_length_and_its_first_item(
 def test_numbers_have_their_median() -> None:
     question = parse_question(histogram_request()["question"])
     median = QueryResult(at=0.5, value=32.54, low=30, high=34.5)
-    found = headline(question, 250, median=median)
-    assert str(found).startswith(
+    result = headline(question, 250, median=median)
+    assert str(result).startswith(
         "Half of 250 devices have 32.5 or less; the true median is between"
     )
     assert headline(question, 250) is None
