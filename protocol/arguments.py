@@ -60,6 +60,7 @@ class ArgumentsError(ValidationError, TypeError):  # type: ignore[misc]  # final
         ]
         error = cls.from_exception_data(title, details, hide_input=True)
         assert isinstance(error, cls)
+        error.args = (text,)
         error.__dict__.update(attributes or {}, text=text)
         return error
 

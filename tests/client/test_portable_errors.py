@@ -18,6 +18,7 @@ from blindtally.demo.server_process import StoppedBySignalError
 from client.errors import AnalystClosedError, NotFoundError, ServiceError
 from client.fleet.fleet import NobodyEnteredError
 from protocol.api.messages import Problem, ProblemType
+from protocol.arguments import ArgumentsError
 from protocol.device_policy.policy import PolicyError
 from protocol.privacy.ledger import BudgetError
 from secagg.errors import FaultyParticipantError, RecoveryError, UnsafeRequestError
@@ -31,6 +32,7 @@ PROBLEM = Problem(type="about:blank", title="t", status=404, detail="there is no
 # Those that are not made of one text.
 MAKERS: dict[type[Exception], Callable[[], Exception]] = {
     AnalystClosedError: AnalystClosedError,
+    ArgumentsError: lambda: ArgumentsError.of("Utf8", [("missing", "is missing", {}, ("a",))], "a"),
     BudgetError: lambda: BudgetError("too much", ()),
     DataError: lambda: DataError(Path("a.csv"), "is empty", 3),
     NotUtf8Error: lambda: NotUtf8Error(Path("a.csv"), "is empty", 3),
