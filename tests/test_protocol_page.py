@@ -1,6 +1,5 @@
 """The facts of docs/protocol.md agree with the code: labels, statements, sizes and layouts."""
 
-import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +7,6 @@ from random import Random
 
 import pytest
 
-from protocol.api.messages import ProblemType
 from protocol.api.messages_outside_sums import SignedReport, packed_report_bytes
 from protocol.committee_terms import CommitteeTerms
 from protocol.domains.hashed import Hashed
@@ -34,7 +32,6 @@ from secagg.ring import Lane
 from secagg.roster import RosterEntry, ShareCommitment, roster_bytes, share_commitments_bytes
 from secagg.seating import CohortSeating
 from secagg.shares import ENCRYPTED_SHARE_BYTES, SHARE_PAIR_BYTES, SharePair, received_shares_bytes
-from server.rounds.caches import SignedFacts
 from tests.protocol.mechanism_examples import OPERATORS
 
 ROOT = Path(__file__).parents[1]
@@ -188,21 +185,3 @@ def test_a_report_has_the_layout_and_the_size_of_the_page() -> None:
     report = SignedReport(bytes(32), parts[0], parts[1], parts[2], parts[3])
     assert report.pack() == b"".join(parts)
     assert (packed_report_bytes(7, False), packed_report_bytes(7, True)) == (96 + 7, 160 + 7)
-
-
-def test_a_report_is_refused_for_the_reasons_of_the_page() -> None:
-    table = PAGE[PAGE.index("| refused with | when |") : PAGE.index("## Derivations")]
-    named = set(re.findall(r"^\| `([a-z-]+)`", table, re.MULTILINE))
-    code = "".join(
-        (ROOT / "server" / path).read_text()
-        for path in (
-            "api/devices/reports.py",
-            "db/repositories/arrivals.py",
-            "db/repositories/messages/reports.py",
-            "db/repositories/messages/device_spending.py",
-        )
-    )
-    assert "facts.check_enrolment(" in code
-    code += inspect.getsource(SignedFacts.check_enrolment)
-    raised = {ProblemType[name] for name in re.findall(r"ProblemType\.([A-Z_]+)", code)}
-    assert named == raised | {ProblemType.MALFORMED}
