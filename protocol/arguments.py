@@ -22,7 +22,7 @@ Fault: TypeAlias = tuple[str, str, Mapping[str, Any], Location]  # type, message
 _MODEL_TYPES = {"model_type", "model_attributes_type", "dataclass_type"}
 
 
-class ArgumentsError(ValidationError, TypeError):  # type: ignore[misc]  # final in its stub only
+class ArgumentsError(ValidationError, TypeError):
     """Arguments of which no question, plan, policy or other document can be made.
 
     The text lists all faults in plain words. It repeats no received text, which may be a secret.
@@ -52,7 +52,7 @@ class ArgumentsError(ValidationError, TypeError):  # type: ignore[misc]  # final
         values = received or [None] * len(faults)
         details = [
             InitErrorDetails(
-                type=PydanticCustomError(kind, message, dict(context)),  # type: ignore[arg-type]
+                type=PydanticCustomError(kind, message, dict(context)),
                 loc=location,
                 input=value,
             )

@@ -131,7 +131,7 @@ class Device:
         of the method `take_part`. The callables run in threads of the device.
         """
         given = {"jitter": jitter, "back_off": back_off, "stop": stop, "on_pass": on_pass}
-        changed = {name: value for name, value in given.items() if value is not None}
+        changed: Any = {name: value for name, value in given.items() if value is not None}
         passes = repeated_participation.take_part_repeatedly(
             items=items, every=every, timeout=timeout, **self._options, **changed, **options
         )

@@ -90,7 +90,7 @@ async def take_part_repeatedly(  # noqa: PLR0913 - devices differ in all of thes
     _check(items, every, jitter, timeout)
     clock, rng = asyncio.get_running_loop().time, SystemRandom()
     try:
-        async with asyncio.timeout(timeout and timeout.total_seconds()) as limit:
+        async with asyncio.timeout(None if timeout is None else timeout.total_seconds()) as limit:
             while not stop():
                 if pause := back_off():
                     await _wait(max(pause.total_seconds(), STOP_CHECK_SECONDS), stop)
