@@ -186,7 +186,8 @@ def _run(
     leaves: bool,
 ) -> None:
     """Run the study of `make_setup` on a server, which starts while the rest is imported."""
-    if find_spec("sqlalchemy") is None:  # of the server, another process
+    # The server, another process, needs it: better to fail before that process starts.
+    if find_spec("sqlalchemy") is None:
         raise ModuleNotFoundError(name="sqlalchemy")
 
     from blindtally.demo.server_process import ServerProcess, StoppedBySignalError

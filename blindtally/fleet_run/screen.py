@@ -18,6 +18,7 @@ from client.fleet.config_and_results import FleetProgress
 from protocol.api.messages import RoundView
 from protocol.api.phases import DEVICE_PHASES, Phase
 from protocol.printable import escape_hidden, printable
+from protocol.question_and_plan import DEFAULT_MIN_THRESHOLD
 
 MAX_SHOWN_ITEMS: Final = 20  # heavy hitters
 
@@ -33,6 +34,7 @@ class Screen:
         self._line_console = errors if errors.is_terminal and console.is_terminal else console
         self._study = self._bars.add_task("rounds", total=rounds, note="")
         self._tasks: dict[Phase, TaskID] = {}
+        self._least_holders = DEFAULT_MIN_THRESHOLD  # of an item that a round's line counts
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -61,10 +63,12 @@ class Screen:
         self._bars.advance(self._study)
         self._remove_phases()
         # Soft wrap: a file has no right edge.
-        self._line_console.print(_round_line(result, self._rounds), soft_wrap=True)
+        line = _round_line(result, self._rounds, self._least_holders)
+        self._line_console.print(line, soft_wrap=True)
 
     def _begin(self, view: RoundView, devices: int) -> None:
         self.round_number = view.number
+        self._least_holders = view.plan.question.least_holders
         self._remove_phases()
         self._bars.update(self._study, note=f"in {view.number}")
         self._tasks = {
@@ -79,7 +83,7 @@ class Screen:
         self._tasks = {}
 
 
-def _round_line(result: RoundResult, rounds: int) -> Text:
+def _round_line(result: RoundResult, rounds: int, least_holders: float) -> Text:
     sums = {True: Text("sum exact, ", "green"), False: Text("no sum, ", "yellow"), None: Text()}[
         result.exact
     ]
@@ -87,11 +91,11 @@ def _round_line(result: RoundResult, rounds: int) -> Text:
     return Text.assemble(
         f"round {result.number}/{rounds}  {result.participants} of {result.enrolled} devices, ",
         sums,
-        f"{escape_hidden(_describe_outcome(result))}, {seconds:.1f} s",
+        f"{escape_hidden(_describe_outcome(result, least_holders))}, {seconds:.1f} s",
     )
 
 
-def _describe_outcome(result: RoundResult) -> str:
+def _describe_outcome(result: RoundResult, least_holders: float) -> str:
     """Return the decoded result of a round, or the reasons of its failure."""
     reasons = list(dict.fromkeys(result.failures))
     if result.state == "failed":
@@ -101,7 +105,8 @@ def _describe_outcome(result: RoundResult) -> str:
     if result.distinct is None:
         return result.state + missing
     items = "item" if result.distinct == 1 else "items"
-    return f"{result.state}: {result.distinct:,.0f} {items} of 5 devices or more{missing}"
+    held = f"{items} of {least_holders:g} devices or more"
+    return f"{result.state}: {result.distinct:,.0f} {held}{missing}"
 
 
 def print_results(console: Terminal, results: StudyResults) -> None:

@@ -30,9 +30,8 @@ class SimulationOptions(FieldOptions):
 
 
 COMMAND_CLASS: Final = SimulationOptions
-_LARGE_FLEET: Final = (
-    10_000  # devices whose sums take seconds to read, if the readers are not compiled
-)
+# Without compiled readers, the sums of so many devices take seconds to read.
+_LARGE_FLEET: Final = 10_000
 
 
 def simulate(
