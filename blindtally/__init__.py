@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from protocol.mechanisms.reports.prefix_extension import PrefixQuestion as PrefixExtension
     from protocol.mechanisms.tracked.plan import TrackedQuestion as Tracked
     from protocol.privacy.ledger import Budget, Statement
-    from protocol.question_and_plan import Terms
+    from protocol.question_and_plan import Plan, Terms
     from protocol.reference_mechanisms.approximate_histogram import (
         ApproximateHistogramQuestion as ApproximateHistogram,
     )
@@ -117,7 +117,7 @@ _NAMES = {  # names by module; "public = name" where the name in the module diff
     "protocol.mechanisms.reports.prefix_extension": "PrefixExtension=PrefixQuestion",
     "protocol.mechanisms.tracked.plan": "Tracked=TrackedQuestion",
     "protocol.privacy.ledger": "Budget Statement",
-    "protocol.question_and_plan": "Terms",
+    "protocol.question_and_plan": "Plan Terms",
     "secagg.keys": "Identity",
 }
 _SOURCES = {
@@ -163,6 +163,7 @@ __all__ = [
     "NumberSums",
     "NumericInterval",
     "ParticipationOutcome",
+    "Plan",
     "Policy",
     "PrefixExtension",
     "Product",
