@@ -41,7 +41,9 @@ def test_the_site_has_each_page_and_its_build_stops_at_broken_links_only(
     assert 'src="dashboard.png"' in start
     assert 'href="sdk.html#take-part"' in start
     assert 'href="first-study.html"' in start
-    assert "--threshold" in (site / "reference-commands.html").read_text()
+    commands = (site / "reference-commands.html").read_text()
+    assert "--threshold" in commands
+    assert "BLINDTALLY_KEEP_AUDIT_DAYS" in commands
     assert "heavy-hitters" in (site / "reference-http.html").read_text()
     assert "blindtally_jobs" in (site / "reference-metrics.html").read_text()
     python = (site / "reference-python.html").read_text()

@@ -49,7 +49,20 @@ def _commands_page() -> str:
             obj=command, ctx=context, indent=1, name=name, call_prefix="blindtally"
         )
         parts.append(_with_examples_as_code(docs))
+    parts.append("## Variables of `serve`\n\n" + "\n".join(_settings_table()) + "\n")
     return "\n".join(parts)
+
+
+def _settings_table() -> Iterator[str]:
+    rows = [
+        (f"BLINDTALLY_{name.upper()}", _default_text(field.default), field.description or "")
+        for name, field in Settings.model_fields.items()
+    ]
+    return _table(("variable", "default", "meaning"), rows)
+
+
+def _default_text(value: object) -> str:
+    return "" if value in (None, "", {}) else f"`{value}`"
 
 
 def _with_examples_as_code(docs: str) -> str:
