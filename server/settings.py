@@ -1,5 +1,6 @@
 """Settings of the service, by option or by environment variable BLINDTALLY_<NAME>."""
 
+import re
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -16,6 +17,8 @@ from server.principals import Permission
 PAGE_SCOPES: Final = frozenset({Permission.READ, Permission.WRITE, Permission.OPERATE})
 
 
+# The path of the public URL is a part of links in pages, without escapes.
+_PUBLIC_PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)*/?")
 MAX_DEVICE_DELTA: Final = 1e-3  # that a device may spend on reports to all studies
 SHUTDOWN_SECONDS: Final = 5  # for open requests to finish after Ctrl-C
 
@@ -72,7 +75,7 @@ class Settings(BaseSettings):
     initial_member_key: SecretStr | None = None
     """API key of members of committees (scope `committee`), added at the start if it is new."""
     public_url: str | None = None
-    """Address of the dashboard in browsers, such as https://stats.example.org."""
+    """Address of the dashboard in browsers, such as https://example.org/statistics."""
     oidc_issuer: str | None = None
     """OpenID provider at which people may log in: its issuer, an https URL."""
     oidc_client_id: str | None = None
@@ -138,8 +141,9 @@ class Settings(BaseSettings):
             raise ValueError("an https:// URL expected, or http:// of this machine")
         if info.field_name == "oidc_issuer":
             return url  # the provider's own spelling, perhaps with a last slash
-        if urlsplit(url).path not in ("", "/"):
-            raise ValueError("a URL without a path expected")
+        path = urlsplit(url).path
+        if not _PUBLIC_PATH.fullmatch(path):
+            raise ValueError("a path of letters, digits and .-_~ expected, such as /statistics")
         return url.removesuffix("/")
 
     @field_validator("forwarded_allow_ips")

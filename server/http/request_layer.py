@@ -30,6 +30,7 @@ from protocol.api.messages import ProblemType
 from server.db.database_errors import UNAVAILABLE_ERRORS
 from server.errors import ProblemError
 from server.http.auth import client_address, is_public, rate_limit_key
+from server.http.path_prefix import prefix_of, with_prefix, without_prefix
 from server.http.problem_details import problem_of, problem_response
 from server.http.request_limits import BodyMemory, LimitedBody, RateLimit, header, largest_body
 from server.http.response_headers import SecurityHeaders
@@ -70,7 +71,7 @@ class RequestLayer:
     ) -> None:
         self._state = app.state
         self._router = AsyncExitStackMiddleware(app.router)  # closes the files of forms
-        self._settings = settings
+        self._settings, self._prefix = settings, prefix_of(settings.public_url)
         self._metrics = metrics
         self._find_endpoint = find_endpoint
         self._refuse = refuse
@@ -91,12 +92,14 @@ class RequestLayer:
             await self._router(scope, receive, send)
             return
         request_id = _sent_id(scope) or self._new_id()
+        send = with_prefix(send, self._prefix)
         body = LimitedBody(scope, receive, self._settings, self.body_memory)
         wait = partial(self._refusals.wait, body)
         reply = _Reply(scope, send, self._security_headers, request_id, wait, self._turns)
         fields = start_log_fields(request_id=request_id.decode())
         if reply.is_head:  # all routes of GET answer it; the HTTP server keeps its own scope
             scope = {**scope, "method": "GET"}
+        scope = without_prefix(scope, self._prefix)
         try:
             if not is_public(scope["path"]):  # probes of the health wait for no crowd of devices
                 await self._turns.wait()

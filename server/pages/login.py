@@ -5,6 +5,7 @@ Scripts cannot read the cookie, and other sites cannot send it. A session ends b
 """
 
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from fastapi import Query, Request, Response
 from starlette.responses import RedirectResponse
@@ -24,6 +25,7 @@ from server.http.auth import (
 )
 from server.http.login_attempt import ATTEMPT_LIFETIME, LoginAttempt
 from server.http.openid_provider import Callback, OpenIdProvider
+from server.http.path_prefix import path_prefix
 from server.http.problem_details import STATUS_AND_TITLE
 from server.pages.page_requests import MAX_NEXT_CHARACTERS, page_router, read_form
 from server.pages.rendering import PAGE_HEADERS, render
@@ -185,7 +187,8 @@ def _cookie_options(request: Request, service: Service) -> dict[str, Any]:
 
     Requests to the public address came by TLS, even if their proxy does not state it.
     """
-    is_public = service.settings.public_url == f"https://{request.headers.get('host')}"
+    public = urlsplit(service.settings.public_url or "")
+    is_public = (public.scheme, public.netloc) == ("https", request.headers.get("host"))
     is_secure = request.url.scheme == "https" or is_public
     return {"path": "/", "secure": is_secure, "httponly": True, "samesite": "strict"}
 
@@ -193,7 +196,8 @@ def _cookie_options(request: Request, service: Service) -> dict[str, Any]:
 def _attempt_cookie_options(provider: OpenIdProvider) -> dict[str, Any]:
     """Return the options of the cookie of an attempt, which the provider's redirect may send."""
     is_secure = provider.redirect_uri.startswith("https:")
-    return {"path": OIDC_PATH, "secure": is_secure, "httponly": True, "samesite": "lax"}
+    path = path_prefix() + OIDC_PATH
+    return {"path": path, "secure": is_secure, "httponly": True, "samesite": "lax"}
 
 
 def _safe_redirect(url: str) -> str:

@@ -23,6 +23,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from protocol.api.events import EventKind
 from server.db.store import Store
 from server.errors import not_found
+from server.http.path_prefix import path_prefix
 from server.pages import formatting
 from server.pages.charts.drawing import Chart
 from server.principals import ANONYMOUS, Permission, Principal
@@ -73,7 +74,7 @@ def assets() -> Mapping[str, Asset]:
 
 def url_of(name: str) -> str:
     """Return the address of an asset; new content has a new address."""
-    return f"/static/{name}?v={assets()[name].version}"
+    return f"{path_prefix()}/static/{name}?v={assets()[name].version}"
 
 
 @router.api_route("/{name}", methods=["GET", "HEAD"])
@@ -94,7 +95,7 @@ _TEMPLATES = Environment(
     lstrip_blocks=True,
     auto_reload=False,  # a process shows its own version, also while files are replaced
 )
-_TEMPLATES.globals |= {"url_of": url_of, "Permission": Permission}
+_TEMPLATES.globals |= {"url_of": url_of, "root": path_prefix, "Permission": Permission}
 _TEMPLATES.filters |= dict(getmembers(formatting, isfunction))
 
 
@@ -116,7 +117,7 @@ def render(
     caller: Principal = getattr(request.state, "principal", _LOGGED_OUT)
     text = _TEMPLATES.get_template(template).render(
         layout="partial.html" if is_partial(request) else "page.html",
-        path=request.url.path,
+        path=path_prefix() + request.url.path,
         caller=caller,
         permissions=caller.permissions,
         is_open=caller is ANONYMOUS,

@@ -25,6 +25,7 @@ from server.api.answers.segments import segment_summaries
 from server.api.dependencies import Caller, StudyId, paginate, require
 from server.api.populations import study_statement
 from server.errors import ProblemError
+from server.http.path_prefix import path_prefix
 from server.pages.answer_summary import answer_sentence, quality_chips
 from server.pages.answers import (
     ItemQuery,
@@ -98,7 +99,8 @@ async def show(
     live = await event_context(service.store, study)
     view = await service.store.studies.show(study)
     context = await _context(service, round_sizes, view, query)
-    context["fleet_command"] = fleet_command(view, str(request.base_url).rstrip("/"))
+    service_url = str(request.base_url).rstrip("/") + path_prefix()
+    context["fleet_command"] = fleet_command(view, service_url)
     return render(request, "study.html", study=view, search=query.search, **live, **context)
 
 

@@ -72,7 +72,7 @@ def test_a_password_is_not_shown() -> None:
                 "https://stats.example.org\n",
             )
         ),
-        {"public_url": "https://stats.example.org/path"},
+        {"public_url": "https://stats.example.org/path?query"},
     ],
 )
 def test_a_login_at_a_provider_needs_all_its_settings_and_tls(changes: dict[str, object]) -> None:
