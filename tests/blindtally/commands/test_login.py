@@ -89,6 +89,7 @@ def test_a_key_is_checked_saved_used_for_its_address_only_and_removed(
     assert run("logout")[0] == 1
 
 
+@pytest.mark.long_cells  # of studies that other tests made
 def test_an_option_precedes_the_variable_and_this_the_profile(url: str, file: Path) -> None:
     nobody = f"http://127.0.0.1:{free_port()}"
     assert run("login", url, "--profile", "trial", typed="\n")[0] == 0
