@@ -73,6 +73,7 @@ class LocalService:
         )
         self._folder = TemporaryDirectory(prefix="blindtally-", ignore_cleanup_errors=True)
         self._background = BackgroundLoop("blindtally local service")
+        self._was_started = False
         try:
             import_own(["server"])
             self._server = server_process.ServerProcess(Path(self._folder.name), is_open=True)
@@ -92,11 +93,17 @@ class LocalService:
         self.stop()
 
     def start(self) -> Self:
-        """Start the server and the registrar: some seconds. They end with the program at last.
+        """Start the server and the registrar: some seconds.
+
+        They end at `stop`, or with the program, unless a signal other than Ctrl-C ends it.
 
         Raises:
+            RuntimeError: if it was started before: make another one.
             ServerDownError: if the server cannot start; its notes are the end of its log.
         """
+        if self._was_started:
+            raise RuntimeError("this LocalService was started already: make another one")
+        self._was_started = True
         atexit.register(self.stop)
         self._server.launch()
         self._background.submit(self._serve_registrar())

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,12 +83,20 @@ def create(service: LocalService, name: str, devices: int) -> Study:
     return service.analyst.create(name, QUESTION, devices=devices, rounds=1, registrar=registrar)
 
 
+def wait_for(study: Study, *programs: subprocess.Popen[str]) -> None:
+    """Wait for the end of a study; a program that fails would let it wait for ever."""
+    while study.refresh().state == "running":
+        for program in programs:
+            assert program.poll() in (None, 0), program.communicate()[0]
+        time.sleep(0.2)
+
+
 @pytest.mark.parametrize("page", STARTS)
 def test_the_program_of_a_page_takes_part(page: str, service: LocalService, tmp_path: Path) -> None:
     study = create(service, page, devices=12)
     with running(page, service, tmp_path) as process:
         service.crowd(study, [["search"]] * 11)
-        study.wait()
+        wait_for(study, process)
         (row,) = study.heavy_hitters()
         assert (row.item, row.estimate) == ("search", 12), process.communicate(timeout=1)
 
@@ -98,7 +107,7 @@ def test_a_second_process_of_a_machine_does_not_fail_and_is_not_counted(
     study = create(service, "two workers", devices=12)
     with running("cron", service, tmp_path) as first, running("cron", service, tmp_path) as second:
         service.crowd(study, [["search"]] * 11)
-        study.wait()
+        wait_for(study, first, second)
         texts = [process.communicate(timeout=60)[0] for process in (first, second)]
         assert [process.returncode for process in (first, second)] == [0, 0], texts
     assert [row.estimate for row in study.heavy_hitters()] == [12]

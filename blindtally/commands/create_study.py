@@ -225,11 +225,15 @@ def _question(fields: dict[str, Any], terms: "Terms", rounds: int | None) -> "An
     defaults = MECHANISMS[mechanism].description.defaults
     if fields.get("words") == AUTO_WORDS and "words" not in defaults:
         raise ValueError(f"the words of {mechanism} cannot be simulated: pass a number")
+    has_words, options = "words" in fields, len(dict(fields.get("domain", {})).get("items", ()))
     fields = {**defaults, **fields}
     known = sorted(MECHANISMS[mechanism].question_type.model_fields)
     for name in fields:
         if name not in known:
             raise ValueError(unknown_field(mechanism, name, known))
-    if "words" in known and "words" not in fields:
-        fields["words"] = fitting_words(fields, terms, rounds or 1)
+    if "words" in known and not has_words:
+        if options:  # a simulation would need assumed texts; a table has room for all options
+            fields["words"] = fitting_words(fields, terms, rounds or 1, 2 * options)
+        elif "words" not in fields:
+            fields["words"] = fitting_words(fields, terms, rounds or 1)
     return parse_question(fields)

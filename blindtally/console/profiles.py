@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from filelock import FileLock
 from platformdirs import user_config_path
 
 from blindtally.console.errors import exit_with_error
@@ -47,6 +48,13 @@ def find_profile(name: str | None = None, url: str | None = None) -> Profile | N
     return None
 
 
+def _locked() -> FileLock:
+    """Return the lock under which one process at a time changes the profiles."""
+    path = profiles_path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(path.with_suffix(".lock"), mode=0o600)
+
+
 def save_profile(name: str, profile: Profile) -> str:
     """Save a profile, in place of one with its name; return where its key is.
 
@@ -64,21 +72,23 @@ def save_profile(name: str, profile: Profile) -> str:
         ring = None
     if profile.key and ring is None:
         saved["key"] = profile.key
-    _write(_read() | {name: saved})
+    with _locked():
+        _write(_read() | {name: saved})
     return place
 
 
 def remove_profile(name: str) -> bool:
     """Remove a profile and its key; return whether it existed."""
-    profiles = _read()
-    saved = profiles.pop(name, None)
-    if saved is None:
-        return False
+    with _locked():
+        profiles = _read()
+        saved = profiles.pop(name, None)
+        if saved is None:
+            return False
+        _write(profiles)
     if "key" not in saved and (ring := _keyring()) is not None:
         entry = _entry(name, saved)
         if ring.get_password(_KEYRING_SERVICE, entry) is not None:
             ring.delete_password(_KEYRING_SERVICE, entry)
-    _write(profiles)
     return True
 
 
@@ -105,6 +115,5 @@ def _read() -> dict[str, dict[str, str]]:
 
 def _write(profiles: dict[str, dict[str, str]]) -> None:
     path = profiles_path()
-    path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path, is_secret=True) as file:
         file.write_text(json.dumps(profiles, indent=2) + "\n", encoding="utf-8")

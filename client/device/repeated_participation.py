@@ -14,7 +14,7 @@ from random import SystemRandom
 from typing import Final, TypeAlias, TypedDict, Unpack
 
 from client.device.device_state import DeviceState
-from client.device.driver import PARTICIPATION_ERRORS, ProgressCallback, RoundEnd
+from client.device.driver import PARTICIPATION_ERRORS, EndState, ProgressCallback, RoundEnd
 from client.device.encoding import Items
 from client.device.take_part import (
     ConsentCallback,
@@ -77,6 +77,8 @@ async def take_part_repeatedly(  # noqa: PLR0913 - devices differ in all of thes
     The time between two passes varies by the fraction `jitter`. Before a pass, `back_off()` returns
     None, or a pause after which it is asked again. `on_pass` receives the outcomes of each pass, as
     `take_part` returns them; by default they are logged. Errors of `on_pass` are logged as well.
+    An error of `items` ends the pass in the state `fault`, and one of `back_off` leaves the pass
+    out; both are logged.
     `options` are those of `take_part`.
 
     The call returns once `stop()` is true, which is asked every second between two passes, or when
@@ -92,7 +94,7 @@ async def take_part_repeatedly(  # noqa: PLR0913 - devices differ in all of thes
     try:
         async with asyncio.timeout(None if timeout is None else timeout.total_seconds()) as limit:
             while not stop():
-                if pause := back_off():
+                if pause := _pause(back_off, every):
                     await _wait(max(pause.total_seconds(), STOP_CHECK_SECONDS), stop)
                     continue
                 began = clock()
@@ -111,12 +113,27 @@ async def take_part_repeatedly(  # noqa: PLR0913 - devices differ in all of thes
 async def _one_pass(
     url: str, items: Callable[[], Items], policy: Policy | None, options: ParticipationOptions
 ) -> tuple[ParticipationOutcome, ...]:
-    held = await asyncio.to_thread(items)
+    study = options.get("study") or ""
+    try:
+        held = await asyncio.to_thread(items)
+    except Exception as error:
+        _LOG.exception("the items could not be read; the next pass reads them again")
+        fault = f"the items could not be read: {type(error).__name__}"
+        return (ParticipationOutcome(study, EndState.FAULT, error=fault),)
     try:
         return await take_part(url, held, policy, **options)
     except PARTICIPATION_ERRORS as error:  # the list of studies could not be read
         end = RoundEnd.of(error)
-        return (ParticipationOutcome(options.get("study") or "", end.state, error=end.error),)
+        return (ParticipationOutcome(study, end.state, error=end.error),)
+
+
+def _pause(back_off: Callable[[], timedelta | None], every: timedelta) -> timedelta | None:
+    """Return the pause before a pass: `every` if `back_off` fails, since the network may cost."""
+    try:
+        return back_off()
+    except Exception:
+        _LOG.exception("back_off failed; the device waits for the next pass")
+        return every
 
 
 async def _wait(seconds: float, stop: Callable[[], bool]) -> None:

@@ -87,7 +87,7 @@ def _items_headline(
         return Headline(f"{counted}.")
     first = rows[0]
     about = "about " if first.standard_error >= 0.5 else ""
-    most = f"{about}{first.estimate:,.0f}"
     share = question.share(first.estimate, devices)
+    most = f"{about}{first.estimate if share is None else share * (devices or 0):,.0f}"
     which = f"at {most} of them ({share_text(share)})" if share is not None else f"{most} times"
     return Headline(f"{counted}; {{item}} {which}.", first.item)

@@ -11,6 +11,7 @@ from protocol.description import AnswerKind
 from protocol.estimation.estimates import ListQuality
 from protocol.estimation.number_summary import NumberSummary
 from protocol.mechanisms.registry import mechanism_of
+from protocol.printable import printable
 from server.db.repositories.studies.progress import StudyProgress
 from server.pages.formatting import share
 
@@ -42,7 +43,7 @@ def answer_sentence(
     result = headline(study.question, progress.devices, items, first, median)
     if result is None:
         return escape("The sums have no answer to show yet.")
-    item = Markup('<bdi class="item">{}</bdi>').format(result.item)
+    item = Markup('<bdi class="item">{}</bdi>').format(printable(result.item))
     return escape(result.template).format(item=item)
 
 

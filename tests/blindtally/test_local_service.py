@@ -62,11 +62,15 @@ def test_all_of_it_ends_with_the_block() -> None:
     with LocalService() as service:
         assert httpx.get(f"{service.registrar}/healthz").text == "ok\n"
         folder = service._folder.name
+        with pytest.raises(RuntimeError, match="make another one"):
+            service.start()
     for url in (service.url, service.registrar):
         with pytest.raises(httpx.ConnectError):
             httpx.get(url)
     assert threading.active_count() == before
     assert not Path(folder).exists()
+    with pytest.raises(RuntimeError, match="make another one"):
+        service.start()
 
 
 def test_the_error_names_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import json
 import stat
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from keyring.backends.fail import Keyring as NoKeyring
 from typer.testing import CliRunner
 
 from blindtally.cli import app
-from blindtally.console.profiles import Profile, find_profile
+from blindtally.console.profiles import Profile, find_profile, save_profile
 from blindtally.demo.server_process import ServerProcess, free_port
 
 
@@ -87,6 +88,16 @@ def test_a_key_is_checked_saved_used_for_its_address_only_and_removed(
     assert run("logout") == (0, "removed the profile 'default'")
     assert (json.loads(file.read_text()), getattr(ring, "saved", {})) == ({}, {})
     assert run("logout")[0] == 1
+
+
+def test_profiles_that_are_saved_at_once_are_all_kept(file: Path) -> None:
+    keyring.set_keyring(NoKeyring())
+    profiles = {
+        f"p{number}": Profile("http://127.0.0.1:1", f"btk_{number}") for number in range(30)
+    }
+    with ThreadPoolExecutor(8) as pool:
+        assert {*pool.map(save_profile, profiles, profiles.values())} == {str(file)}
+    assert {name: find_profile(name) for name in profiles} == profiles
 
 
 @pytest.mark.long_cells  # of studies that other tests made

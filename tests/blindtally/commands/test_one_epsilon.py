@@ -69,9 +69,18 @@ def test_five_places_state_the_same_epsilon(url: str, data: str) -> None:
     assert {each["epsilon"] for each in statement["parties"]} == {number}
 
 
-@pytest.mark.parametrize(
+PRESETS = pytest.mark.parametrize(
     "preset", [("--numbers", "0:100"), ("--options", "a,b"), ("--strings", "4")], ids=" ".join
 )
+
+
+@PRESETS
+def test_a_preset_needs_no_number_of_words(preset: tuple[str, str], url: str) -> None:
+    sizes = ("--devices", "900", "--threshold", "90", "--draft")
+    assert "error" not in run("studies", "create", "pets", *sizes, *preset, "--url", url)
+
+
+@PRESETS
 def test_a_private_preset_is_the_epsilon_that_devices_compute(
     preset: tuple[str, str], url: str
 ) -> None:

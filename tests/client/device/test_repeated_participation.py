@@ -73,6 +73,25 @@ async def test_a_service_out_of_reach_ends_a_pass_and_not_the_program(
     assert "http://service" in passes[0][0].error
 
 
+async def test_items_and_back_off_that_raise_end_a_pass_and_not_the_program(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    connect_by(monkeypatch, no_study)
+    passes, pauses = Passes(), iter([OSError("no network")])
+
+    def items() -> list[str]:
+        raise OSError("database is locked: a secret item")
+
+    def back_off() -> None:
+        for error in pauses:
+            raise error
+
+    await run(passes, passes.reach(2), items=items, back_off=back_off)
+    assert [outcome.state for (outcome,) in passes] == [EndState.FAULT] * 2
+    assert passes[0][0].error == "the items could not be read: OSError"
+    assert "back_off failed" in caplog.text
+
+
 async def test_passes_begin_every_period_with_jitter_and_pause_where_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -105,8 +124,8 @@ async def test_a_timeout_and_a_stop_end_all_passes(monkeypatch: pytest.MonkeyPat
     def fail() -> list[str]:
         raise TimeoutError("of the program's own database")
 
-    with pytest.raises(TimeoutError, match="own database"):
-        await run(passes, lambda: False, items=fail, timeout=day)
+    await run(passes, passes.reach(3), items=fail, timeout=day)
+    assert passes[2][0].state is EndState.FAULT
 
 
 @pytest.mark.parametrize(
