@@ -95,7 +95,7 @@ class LocalService:
     def start(self) -> Self:
         """Start the server and the registrar: some seconds.
 
-        They end at `stop`, or with the program, unless a signal other than Ctrl-C ends it.
+        They end at `stop`, or with the program, however that ends.
 
         Raises:
             RuntimeError: if it was started before: make another one.

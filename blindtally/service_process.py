@@ -9,11 +9,13 @@ import gc
 import os
 import signal
 import socket
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from random import SystemRandom
+from threading import Thread
 from types import FrameType
 from typing import TYPE_CHECKING, Literal
 
@@ -31,7 +33,7 @@ from blindtally.console.output_files import warn_of_readers
 from blindtally.console.terminal import print_line
 from client.extras_installation import install_command, slower_reader
 from client.http_environment import proxy_of, tls_context
-from client.process_files import raise_open_file_limit
+from client.process_files import PARENT_VARIABLE, raise_open_file_limit
 from server.app import create_app
 from server.db import migrations
 from server.db.database import Database
@@ -56,8 +58,16 @@ def run_service(
         typer.Exit: if a setting is invalid, or the service cannot start.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the same as Ctrl-C
+    if PARENT_VARIABLE in os.environ:
+        Thread(target=_end_with_parent, daemon=True).start()
     with suppress(KeyboardInterrupt):  # uvicorn passes it on once it has shut down
         _serve(flags, as_json=as_json, log_level=log_level)
+
+
+def _end_with_parent() -> None:
+    """Shut down once the other end of standard input, which only the parent has, is closed."""
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _serve(flags: Mapping[str, str | int | Path | None], *, as_json: bool, log_level: str) -> None:

@@ -12,6 +12,8 @@ _MAX_OPEN_FILES: Final = 65_536  # a connection that waits takes about 30 kB
 # Libraries that are loaded later, and the event loop, have some open.
 _OTHER_OPEN_FILES: Final = 50
 _BINARY: Final[int] = getattr(os, "O_BINARY", 0)  # Windows would change the ends of lines
+# A parent sets it for a child that ends with the parent, also if SIGKILL ends that one.
+PARENT_VARIABLE: Final = "_BLINDTALLY_ENDS_WITH_STDIN"
 
 
 def open_private_file(path: str | os.PathLike[str], flags: int = 0) -> int:

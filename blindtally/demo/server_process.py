@@ -1,5 +1,6 @@
 """The server in its own process, started as by `blindtally serve`, with its log in a file."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ from typing import Final, Self
 import httpx
 
 from blindtally.commands.credentials_and_audit import create_first_credentials
+from client.process_files import PARENT_VARIABLE
 from secagg.errors import PortableError
 
 # The installed packages: not those of a clone that it is started in (`-P`).
@@ -88,7 +90,8 @@ class ServerProcess:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own program
                 command,
-                stdin=subprocess.DEVNULL,
+                env={**os.environ, PARENT_VARIABLE: "1"},
+                stdin=subprocess.PIPE,  # closed when this process ends, however it ends
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C reaches this process, which stops the server
@@ -108,7 +111,7 @@ class ServerProcess:
 
     @contextmanager
     def handling_signals(self) -> Iterator[None]:
-        """Stop on SIGTERM and SIGHUP; without this, the server would go on without its parent.
+        """Stop on SIGTERM and SIGHUP, and let the study end before.
 
         Nothing is raised at the place where a signal arrives; the next `check` raises.
         """
@@ -151,15 +154,20 @@ class ServerProcess:
         try:
             self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            self.kill()
-        self._process = None
+            self._process.kill()
+        self._forget()
         Path(f"{self.database}.lock").unlink(missing_ok=True)  # no process serves this folder now
 
     def kill(self) -> None:
         """Kill the server at once; it cannot write anything after this."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
+            self._forget()
+
+    def _forget(self) -> None:
+        """Wait for the end of a process that was asked to end, and close its standard input."""
+        if self._process is not None:
+            self._process.communicate()
             self._process = None
 
     def _is_ready(self, client: httpx.Client) -> bool:

@@ -1,7 +1,9 @@
 """A local service has all parties of a study, in a program and inside an event loop."""
 
+import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,6 +73,24 @@ def test_all_of_it_ends_with_the_block() -> None:
     assert not Path(folder).exists()
     with pytest.raises(RuntimeError, match="make another one"):
         service.start()
+
+
+def test_the_server_ends_with_a_program_that_is_killed() -> None:
+    program = "import blindtally, time; print(blindtally.LocalService().start().url, flush=True)"
+    program += "; time.sleep(99)"
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        url = started.stdout.readline().strip()
+        assert httpx.get(f"{url}/readyz").is_success
+        started.kill()
+    for _ in range(200):
+        try:
+            httpx.get(f"{url}/readyz")
+        except httpx.ConnectError:
+            return
+        time.sleep(0.1)
+    pytest.fail("the server goes on without its parent")
 
 
 def test_the_error_names_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
