@@ -102,7 +102,13 @@ async def test_a_service_whose_disk_is_full_is_alive_but_not_ready_until_there_i
     pages += 100  # enough for the probe of a megabyte
     await until_ready(served)
     left = select(func.count()).select_from(IdempotencyKeyRow)
-    assert await store.database.read(lambda s: s.scalar(left)) == 0
+    counts = [1]
+    for _ in range(200):  # another probe may have its row just now
+        counts.append(await store.database.read(lambda s: s.scalar(left)) or 0)
+        if not counts[-1]:
+            break
+        await asyncio.sleep(0.02)
+    assert counts[-1] == 0
 
 
 async def test_an_idle_service_whose_disk_is_full_is_not_ready(
