@@ -225,7 +225,8 @@ def _question(fields: dict[str, Any], terms: "Terms", rounds: int | None) -> "An
     defaults = MECHANISMS[mechanism].description.defaults
     if fields.get("words") == AUTO_WORDS and "words" not in defaults:
         raise ValueError(f"the words of {mechanism} cannot be simulated: pass a number")
-    has_words, options = "words" in fields, len(dict(fields.get("domain", {})).get("items", ()))
+    has_words, domain = "words" in fields, fields.get("domain")
+    options = len(domain.get("items", ())) if isinstance(domain, Mapping) else 0
     fields = {**defaults, **fields}
     known = sorted(MECHANISMS[mechanism].question_type.model_fields)
     for name in fields:

@@ -80,6 +80,13 @@ def test_a_preset_needs_no_number_of_words(preset: tuple[str, str], url: str) ->
     assert "error" not in run("studies", "create", "pets", *sizes, *preset, "--url", url)
 
 
+@pytest.mark.parametrize("domain", ["auto", "[1,2]", '"x"', "7"])
+def test_a_domain_that_is_no_document_is_refused_by_name(domain: str, url: str) -> None:
+    sizes = ("--devices", "30", "--threshold", "5", "--url", url)
+    refused = run("studies", "create", "x", *sizes, "--set", f"domain={domain}", code=2)
+    assert "domain" in refused
+
+
 @PRESETS
 def test_a_private_preset_is_the_epsilon_that_devices_compute(
     preset: tuple[str, str], url: str
