@@ -38,7 +38,8 @@ from secagg.keys import Identity
 if TYPE_CHECKING:
     from blindtally.demo import server_process
     from blindtally.registrar_service import trial_registrar
-else:  # of the extra `server`
+else:
+    # Both need the extra `server`, which a device's program may lack.
     server_process = LazyModule("blindtally.demo.server_process")
     trial_registrar = LazyModule("blindtally.registrar_service.trial_registrar")
 

@@ -62,7 +62,8 @@ IDLE_SECONDS: Final = 5.0  # on a slow machine no device is left out
 ALPHA, LEVELS, EXACT_LEVELS = 4, 5, 10  # 1,024 cells for a range of numbers, or a million
 # A table has room for all that devices hold, and as much again.
 WORDS_FACTOR: Final = 2
-MIN_CELLS: Final = 100  # that most numbers are spread over
+# Most numbers are spread over so many cells.
+MIN_CELLS: Final = 100
 MAX_NAME: Final = 60  # characters of a column in the name of the study
 _CODE: Final = re.compile(
     r"(.*[\W_])?(id|code|no|number|sku|zip|plz|status)|(post|zip)code", re.IGNORECASE

@@ -111,9 +111,10 @@ class ServerProcess:
 
     @contextmanager
     def handling_signals(self) -> Iterator[None]:
-        """Stop on SIGTERM and SIGHUP, and let the study end before.
+        """Let `check` raise after SIGTERM and SIGHUP, so that this process ends as by Ctrl-C.
 
-        Nothing is raised at the place where a signal arrives; the next `check` raises.
+        Nothing is raised at the place where a signal arrives. Without this, the signal ends the
+        process at once: it writes no results, and leaves files that only it deletes.
         """
 
         def record(number: int, _frame: object) -> None:

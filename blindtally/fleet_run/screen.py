@@ -34,7 +34,8 @@ class Screen:
         self._line_console = errors if errors.is_terminal and console.is_terminal else console
         self._study = self._bars.add_task("rounds", total=rounds, note="")
         self._tasks: dict[Phase, TaskID] = {}
-        self._least_holders = DEFAULT_MIN_THRESHOLD  # of an item that a round's line counts
+        # The line of a round counts items of so many devices.
+        self._least_holders = DEFAULT_MIN_THRESHOLD
 
     def __enter__(self) -> Self:
         self._bars.start()

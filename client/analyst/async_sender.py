@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
-from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 import httpx
@@ -80,8 +79,9 @@ class AsyncSender:
             return await self._repeated(send_again)(request)
 
     def _repeated(self, function: Callable[P, T]) -> Callable[P, T]:
-        known = partial(getattr, self, "has_answered")
-        return repeated(function, self._patience, announced=self.shown_url, is_known=known)
+        return repeated(
+            function, self._patience, announced=self.shown_url, is_known=lambda: self.has_answered
+        )
 
     async def _send_once(self, request: ApiRequest[T]) -> T:
         response = await self._open(**request.arguments)

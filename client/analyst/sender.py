@@ -4,7 +4,6 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 import httpx
@@ -81,8 +80,9 @@ class Sender:
             return self._repeated(send_again)(request)
 
     def _repeated(self, function: Callable[P, T]) -> Callable[P, T]:
-        known = partial(getattr, self, "has_answered")
-        return repeated(function, self._patience, announced=self.shown_url, is_known=known)
+        return repeated(
+            function, self._patience, announced=self.shown_url, is_known=lambda: self.has_answered
+        )
 
     def _send_once(self, request: ApiRequest[T]) -> T:
         response = self._open(**request.arguments)

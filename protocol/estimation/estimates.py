@@ -69,11 +69,15 @@ class ListQuality(PublicModel):
     expected_missed: float
 
 
+def missed_text(missed: float) -> str:
+    """Return an expected number of missed items; a few are not rounded to none: 0.5, 2.2, 1,234."""
+    return f"{missed:,.1f}" if 0.05 <= missed < 9.95 else f"{missed:,.0f}"
+
+
 def quality_sentence(quality: ListQuality, *, has_keys: bool) -> str:
     """Return `quality` in words; `has_keys` means that the strings of some items are not known."""
-    missed = quality.expected_missed
-    number = f"{missed:,.1f}" if 0.05 <= missed < 9.95 else f"{missed:,.0f}"
-    rest = f"The number of items that reach the threshold and are not listed is about {number}."
+    missed = missed_text(quality.expected_missed)
+    rest = f"The number of items that reach the threshold and are not listed is about {missed}."
     precision, recall = quality.expected_precision, quality.expected_recall
     if precision is None or recall is None:
         return rest

@@ -8,7 +8,7 @@ from markupsafe import Markup, escape
 from protocol.api.headline import headline
 from protocol.api.messages import HeavyHitter, QueryResult, StudyView
 from protocol.description import AnswerKind
-from protocol.estimation.estimates import ListQuality
+from protocol.estimation.estimates import ListQuality, missed_text
 from protocol.estimation.number_summary import NumberSummary
 from protocol.mechanisms.registry import mechanism_of
 from protocol.printable import printable
@@ -67,11 +67,7 @@ def quality_chips(study: StudyView, quality: ListQuality | None) -> Iterator[Chi
     if quality is None or kind is not AnswerKind.ITEMS:
         return
     least = f"{study.question.threshold:,g}"
-    precision, recall, missed = (
-        quality.expected_precision,
-        quality.expected_recall,
-        quality.expected_missed,
-    )
+    precision, recall = quality.expected_precision, quality.expected_recall
     if precision is not None and recall is not None:
         yield Chip(
             share(precision),
@@ -87,7 +83,7 @@ def quality_chips(study: StudyView, quality: ListQuality | None) -> Iterator[Chi
             f"The expected share of items that are held {least} times or more and are listed.",
         )
     yield Chip(
-        f"{missed:,.1f}" if 0.05 <= missed < 9.95 else f"{missed:,.0f}",
+        missed_text(quality.expected_missed),
         "common items are not listed",
         "expected number missed",
         f"So many items are expected to be held {least} times or more and are not listed.",
