@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from importlib import import_module
+from inspect import getdoc, signature
 from typing import Any
 
 
@@ -16,8 +17,9 @@ class LazyModule:
         return getattr(import_module(self._name), attribute)
 
 
-class LazyCoroutineFunction:
-    """The coroutine function `name` of a module, which is imported at the first call."""
+class LazyCoroutineFunction:  # noqa: D101 - a property has it
+    # The coroutine function `name` of a module, which is imported at the first call. Its
+    # documentation is the function's, so that help() shows it.
 
     def __init__(self, module: str, name: str) -> None:
         self.__module__, self.__name__, self.__qualname__ = module, name, name
@@ -26,6 +28,10 @@ class LazyCoroutineFunction:
     def __wrapped__(self) -> Callable[..., Any]:
         function: Callable[..., Any] = getattr(import_module(self.__module__), self.__name__)
         return function
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        return f"{self.__name__}{signature(self.__wrapped__)}\n\n{getdoc(self.__wrapped__)}"
 
     async def __call__(self, *args: object, **options: object) -> object:
         # In a thread, because the import may take a second, in which the event loop goes on.

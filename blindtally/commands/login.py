@@ -1,19 +1,34 @@
 """`blindtally login` and `logout`: the service and the key that commands use without options."""
 
+import re
 import sys
 from contextlib import suppress
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
 from blindtally.console.errors import exit_with_error
 from blindtally.console.options import check_url
 from blindtally.console.terminal import ask_text, print_line
 
-ProfileOption = Annotated[
-    str, Option(metavar="NAME", help="Name of the profile, which --profile of commands names.")
-]
 _DEFAULT = "default"
+_NAME = re.compile(r"[\w.-]{1,64}")
+
+
+def _check_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise BadParameter("a name has 1 to 64 letters, digits, '_', '-' and '.', such as trial")
+    return name
+
+
+ProfileOption = Annotated[
+    str,
+    Option(
+        metavar="NAME",
+        help="Name of the profile, which --profile of commands names.",
+        callback=_check_name,
+    ),
+]
 
 
 def login(
@@ -34,7 +49,13 @@ def login(
     from blindtally.console.service_connection import open_analyst
     from client.credentials import checked_secret
     from client.errors import ForbiddenError
+    from client.http.address_and_retries import service_url
 
+    if "@" in url:
+        raise exit_with_error(
+            "a profile saves no password of an address: leave out what stands before '@', or use "
+            "the variable BLINDTALLY_URL instead of a profile"
+        )
     if sys.stdin is not None and sys.stdin.isatty():
         typed = ask_text("API key (none if the service is open)", is_secret=True)
     else:
@@ -46,7 +67,7 @@ def login(
     # A key without the right to read is valid, too.
     with open_analyst(url, key) as analyst, suppress(ForbiddenError):
         next(analyst.studies(), None)
-    place = save_profile(profile, Profile(url, key))
+    place = save_profile(profile, Profile(service_url(url), key))
     print_line(f"saved the profile {profile!r}" + (f"; its key is in {place}" if key else ""))
 
 

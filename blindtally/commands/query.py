@@ -71,7 +71,10 @@ def query(
         ),
     ] = "ratio",
     beta: Annotated[
-        float, Option(help="Probability that an interval does not contain the true value.")
+        float,
+        Option(
+            min=1e-9, max=0.5, help="Probability that an interval does not contain the true value."
+        ),
     ] = 0.05,
     out: Annotated[
         str | None,

@@ -14,12 +14,15 @@ from typing import Any, Final
 
 from filelock import FileLock
 from platformdirs import user_config_path
+from pydantic import TypeAdapter
 
 from blindtally.console.errors import exit_with_error
 from blindtally.console.output_files import atomic_write
+from client.http.address_and_retries import service_url
 
 DEFAULT_PROFILE: Final = "default"
 _KEYRING_SERVICE: Final = "blindtally"
+_SAVED: Final = TypeAdapter(dict[str, dict[str, str]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +43,9 @@ def find_profile(name: str | None = None, url: str | None = None) -> Profile | N
     Raises:
         typer.Exit: if the file of the profiles cannot be read.
     """
+    address = None if url is None else service_url(url)
     for each, saved in _read().items():
-        if name == each or url == saved["url"]:
+        if name == each or address == saved["url"]:
             ring = None if "key" in saved else _keyring()
             key = ring.get_password(_KEYRING_SERVICE, _entry(each, saved)) if ring else None
             return Profile(saved["url"], saved.get("key") or key)
@@ -108,7 +112,8 @@ def _keyring() -> Any:  # noqa: ANN401 - the module of an optional library
 def _read() -> dict[str, dict[str, str]]:
     path = profiles_path()
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+        text = path.read_text(encoding="utf-8") if path.exists() else "{}"
+        return _SAVED.validate_json(text, strict=True)
     except (OSError, ValueError):
         raise exit_with_error(f"{path} cannot be read: remove it, and log in again") from None
 

@@ -64,6 +64,9 @@ class Device:
         consent: Callable[[AnyPlan], bool] | None = None,
         patience: float | None = None,
     ) -> None:
+        given = (policy, device_state, enrolment_signer, consent)
+        if any(each is not None for each in given):
+            take_part.check_arguments(*given)
         self._options: dict[str, Any] = {
             "url": address_and_retries.service_url(url),
             "policy": policy,

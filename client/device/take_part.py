@@ -161,16 +161,17 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
     Cancelling the call drops the device out. Messages that were recorded count as sent.
 
     Raises:
-        ValueError: if `items` is one text instead of a list, `collection` is empty, `url` is not
-            an http or https address, `study` or `token` cannot be one, a segment contains ":", the
-            device is to serve on a committee without a `study` and a registrar, or a proof must not
-            be sent to `registrar`.
+        ValueError: if an argument has a wrong type, `items` is one text instead of a list,
+            `collection` is empty, `url` is not an http or https address, `study` or `token` cannot
+            be one, a segment contains ":", the device is to serve on a committee without a `study`
+            and a registrar, or a proof must not be sent to `registrar`.
         JournalError: if a message cannot be recorded, so that it is not sent; or if the device's
             folder is an older copy.
         ServiceError, ServiceUnreachableError, UnsafeRequestError: if the service does not list its
             studies, is out of reach, or sends a list that cannot be read. Any error in one study
             is an outcome.
     """
+    check_arguments(policy, device_state, enrolment_signer, consent, on_progress)
     if not collection:
         raise ValueError("collection must name the collection that the items come from")
     if serve_on_committee and (study is None or (enrolment_signer is None and registrar is None)):
@@ -213,6 +214,18 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
         if study is not None:
             return (await run.run(study, start + wait),)
         return await run.run_newest((start, start + wait) if wait > 0 else (start,))
+
+
+def check_arguments(policy: object, device_state: object, *functions: object) -> None:
+    """Raise ValueError for an argument of `take_part` whose type would fail in each study."""
+    if not isinstance(policy, Policy | None):
+        raise ValueError("policy is a Policy, such as Policy(max_epsilon=2)")  # noqa: TRY004
+    if not isinstance(device_state, DeviceState | None):
+        raise ValueError(  # noqa: TRY004 - arguments that cannot be right are a ValueError
+            'device_state is a DeviceState, such as DeviceState.on_disk("folder")'
+        )
+    if not all(function is None or callable(function) for function in functions):
+        raise ValueError("enrolment_signer, consent and on_progress are functions")
 
 
 class _ListedStudy(BaseModel):

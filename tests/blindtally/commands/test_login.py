@@ -110,5 +110,16 @@ def test_an_option_precedes_the_variable_and_this_the_profile(url: str, file: Pa
     assert run("studies", "list", env={"BLINDTALLY_URL": "trial"})[0] == 0
     code, output = run("studies", "list", "--profile", "other")
     assert (code, "there is no profile of this name" in output) == (2, True)
-    file.write_text("{")
-    assert run("studies", "list", "--profile", "trial")[1].endswith("remove it, and log in again")
+    for text in ("{", '{"trial": {"url": 3}}', '["trial"]'):
+        file.write_text(text)
+        assert run("studies", "list", "--profile", "trial")[1].endswith("and log in again")
+
+
+@pytest.mark.usefixtures("file")
+def test_an_address_is_saved_in_one_form_and_without_a_password() -> None:
+    code, output = run("login", "http://ann:secret@127.0.0.1:1", typed="\n")
+    assert (code, "secret" in output, "a profile saves no password" in output) == (2, False, True)
+    assert run("login", "http://127.0.0.1:1", "--profile", "a name", typed="\n")[0] == 2
+    keyring.set_keyring(NoKeyring())
+    save_profile("trial", Profile("http://127.0.0.1:1", "btk_1"))
+    assert find_profile(url="HTTP://127.0.0.1:1/") == Profile("http://127.0.0.1:1", "btk_1")

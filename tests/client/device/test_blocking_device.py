@@ -2,12 +2,14 @@
 
 import asyncio
 from concurrent.futures import CancelledError
+from pydoc import render_doc
 from threading import Event, current_thread
 from typing import Any
 
 import httpx
 import pytest
 
+from blindtally import take_part
 from client.device.blocking_device import Device
 from client.device.device_state import DeviceState
 from client.device.driver import EndState
@@ -101,3 +103,11 @@ def test_wrong_arguments_are_refused_at_once() -> None:
         own.start("Paris")
     with pytest.raises(ValueError, match="not an http or https address"):
         Device("service:8000")
+    wrong: dict[str, Any]
+    for wrong in ({"policy": {"max_epsilon": 2}}, {"device_state": "here"}, {"consent": True}):
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))}.* (is a|are functions)"):
+            Device("http://127.0.0.1:8000", **wrong)
+
+
+def test_help_shows_a_function_that_is_imported_late() -> None:
+    assert "Cancelling the call drops the device out" in render_doc(take_part)
