@@ -144,7 +144,7 @@ def delete_study(
     with open_analyst(url, key) as analyst:
         target: Study = analyst.study(study)
         view = target.refresh()
-        if not yes:
+        if not yes and view.state != "running":  # which the service refuses
             ask(f"delete {view.name!r} ({view.id}, {view.state}) for ever?")
         target.delete()
     print_line(f"{view.id} is deleted")
