@@ -1,4 +1,4 @@
-"""The path of one item in docs/architecture.md is walked: each function runs, in few modules."""
+"""The path of one item in CONTRIBUTING.md is walked: each function runs, in few modules."""
 
 import re
 import sys
@@ -46,8 +46,8 @@ def functions_of_a_study() -> set[tuple[str, str]]:
     return {(code.co_filename.removeprefix(f"{ROOT}/"), code.co_qualname) for code in ran}
 
 
-def test_the_path_of_one_item_is_as_the_architecture_page_has_it() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text()
+def test_the_path_of_one_item_is_as_contributors_read_it() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
     path = ROW.findall(page)
     assert len(path) > 30
     ran = functions_of_a_study()

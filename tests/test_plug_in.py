@@ -5,14 +5,16 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from configparser import ConfigParser
 from pathlib import Path
 
 import httpx
 import pytest
 
 FOLDER = Path(__file__).parent / "plug_in"
-PAGE = Path(__file__).parents[1] / "docs" / "plug-ins.md"
+EXAMPLE = Path(__file__).parents[1] / "examples" / "yes_no"
 DEVICES, YES = 60, 40
 
 
@@ -30,7 +32,7 @@ def blindtally(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(FOLDER), "HOME": str(folder), "COLUMNS": "100"}
+    return os.environ | {"PYTHONPATH": f"{FOLDER}:{EXAMPLE}", "HOME": str(folder), "COLUMNS": "100"}
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +123,7 @@ def test_a_plug_in_that_cannot_be_used_is_named(tmp_path: Path, value: str, reas
     (metadata / "entry_points.txt").write_text(f"[blindtally.mechanisms]\nx = {value}\n")
     misnamed = "from yes_no import MECHANISM\nMECHANISM.name = 'other'\n"
     (tmp_path / "misnamed.py").write_text(misnamed)
-    (tmp_path / "yes_no.py").write_text((FOLDER / "yes_no.py").read_text())
+    (tmp_path / "yes_no.py").write_text((EXAMPLE / "yes_no.py").read_text())
     ran = subprocess.run(
         [sys.executable, "-m", "blindtally", "mechanisms"],
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
@@ -155,7 +157,8 @@ def test_a_server_without_the_plug_in_of_its_studies_does_not_start(folder: Path
     assert "install its plug-in again" in ran.stdout + ran.stderr
 
 
-def test_the_page_on_plug_ins_shows_the_file_that_is_tested() -> None:
-    page = PAGE.read_text()
-    assert (FOLDER / "yes_no.py").read_text() in page
-    assert (FOLDER / "blindtally_yes_no-1.0.dist-info" / "entry_points.txt").exists()
+def test_the_example_registers_as_the_tested_plug_in_does() -> None:
+    tested = ConfigParser()
+    assert tested.read(FOLDER / "blindtally_yes_no-1.0.dist-info" / "entry_points.txt")
+    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
+    assert {group: dict(tested[group]) for group in tested.sections()} == project["entry-points"]

@@ -1,6 +1,11 @@
-"""Each recipe's program runs as its page has it, among a crowd, and has types."""
+"""Each recipe runs as its page has it: programs of devices among a crowd, and commands.
+
+The folder in which commands run has the file `my.csv`, and their service the studies `products`,
+`north`, `south`, `nothing` and `old`, and the key `team`.
+"""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -9,8 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from blindtally import LocalService, Study, Tracked, Utf8
+from blindtally.cli import app
 from tests.test_docs import ROOT, blocks
 
 FOLDER = ROOT / "docs" / "recipes"
@@ -37,12 +44,43 @@ async def serve():
 
 """
 QUESTION = Tracked(threshold=5, contribution=2, domain=Utf8(max_bytes=16), words=2000)
+PAGES = {path.stem for path in FOLDER.glob("*.md")}
+BLOCK = re.compile(
+    r"^```(sh|python)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE
+)
+PRODUCTS = ["tea", "coffee", "tea", "milk"]
+MY_CSV = "user,product,age\n" + "".join(
+    f"user{number},{PRODUCTS[number % 4]},{20 + number % 50}\n" for number in range(60)
+)
 
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[LocalService]:
     with LocalService() as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def addresses(service: LocalService) -> dict[str, str]:
+    """Return the variables with which commands use a service that has studies and a key."""
+    rounds = [["tea"] * 14 + ["milk"], ["tea"] * 14 + ["coffee"], ["coffee"] * 15, ["coffee"] * 15]
+    play(service, "products", *rounds)
+    play(service, "north", ["tea"] * 15 + ["coffee"] * 5)
+    play(service, "south", ["tea"] * 5 + ["coffee"] * 15)
+    play(service, "nothing", list("abcdefghijklmno"))
+    play(service, "old", PRODUCTS * 4)
+    database = service._server.database_url
+    made = CliRunner().invoke(app, ["keys", "create", "team", "--database", database])
+    assert made.exit_code == 0, made.output
+    return {"BLINDTALLY_URL": service.url, "BLINDTALLY_DATABASE_URL": database}
+
+
+def play(service: LocalService, name: str, *rounds: list[str]) -> None:
+    """Run a study whose rounds are answered by devices with these items."""
+    study = create(service, name, devices=len(rounds[0]), rounds=len(rounds))
+    for items in rounds:
+        service.crowd(study, [[item] for item in items]).result()
+    study.wait()
 
 
 def program_of(page: str) -> str:
@@ -78,9 +116,11 @@ def running(page: str, service: LocalService, folder: Path) -> Iterator["subproc
             process.kill()
 
 
-def create(service: LocalService, name: str, devices: int) -> Study:
+def create(service: LocalService, name: str, devices: int, rounds: int = 1) -> Study:
     registrar = service.registrar_key.hex()
-    return service.analyst.create(name, QUESTION, devices=devices, rounds=1, registrar=registrar)
+    return service.analyst.create(
+        name, QUESTION, devices=devices, rounds=rounds, registrar=registrar
+    )
 
 
 def wait_for(study: Study, *programs: subprocess.Popen[str]) -> None:
@@ -117,8 +157,49 @@ def test_a_second_process_of_a_machine_does_not_fail_and_is_not_counted(
     assert "folder for each" not in "".join(texts)
 
 
+def shape(text: str) -> str:
+    """Return `text` with # for each number, and one space for each gap and drawn line."""
+    text = re.sub(r"[│─╭╮╰╯]", " ", text)
+    return " ".join(re.sub(r"-?\d(?:[\d.,]*\d)?(?:e[-+]\d+)?", "#", text).split())
+
+
+@pytest.mark.parametrize("page", sorted(PAGES - set(STARTS)))
+def test_the_commands_of_a_page_print_what_it_shows(
+    page: str, addresses: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "my.csv").write_text(MY_CSV)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    settings = {**addresses, "PATH": path, "COLUMNS": "100"}
+    blocks_of_page = BLOCK.findall((FOLDER / f"{page}.md").read_text())
+    assert any(shown for _, _, shown in blocks_of_page)
+    for language, code, shown in blocks_of_page:
+        ends_servers = "trap 'kill $(jobs -p) 2> /dev/null' EXIT\n"
+        command = (
+            [sys.executable, "-c", code]
+            if language == "python"
+            else ["bash", "-c", ends_servers + code]
+        )
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=os.environ | settings,
+            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=100,
+        )
+        printed = shape(done.stdout)
+        assert [line for line in shown.splitlines() if shape(line) not in printed] == [], (
+            done.stdout
+        )
+        faults = re.findall(
+            r"^\W*(?:error|usage|traceback).*", done.stdout, re.MULTILINE | re.IGNORECASE
+        )
+        assert [line for line in faults if shape(line) not in shape(shown)] == []
+
+
 def test_programs_of_pages_are_short_and_have_types(tmp_path: Path) -> None:
-    assert {path.stem for path in FOLDER.glob("*.md")} == set(STARTS)
     files = [tmp_path / f"{page}_recipe.py" for page in STARTS]
     for page, file in zip(STARTS, files, strict=True):
         file.write_text(program_of(page))

@@ -6,6 +6,7 @@ document, in the words of the page `/docs` that every service has. Metrics have 
 docstrings.
 """
 
+import inspect
 import re
 from collections.abc import Iterable, Iterator
 from random import Random
@@ -18,11 +19,15 @@ from typer.cli import get_docs_for_click
 
 import blindtally
 from blindtally.cli import COMMANDS, app, load_command
+from blindtally.fleet_run.scenario import FleetScenario
+from blindtally.planning.sum_plan import AssumedItems
+from blindtally.simulate.scenario import Scenario
 from server.app import create_app
 from server.pages.help import Operation, fields_of, operations_of
 from server.settings import Settings
 from server.telemetry.metrics import Metrics
 
+FORMS: Final = {"fleet": FleetScenario, "plan sum": AssumedItems, "simulate": Scenario}
 _EXAMPLE: Final = re.compile(r"^Example:\n((?:.+\n?)+)", re.MULTILINE)
 
 
@@ -49,8 +54,17 @@ def _commands_page() -> str:
             obj=command, ctx=context, indent=1, name=name, call_prefix="blindtally"
         )
         parts.append(_with_examples_as_code(docs))
+    parts.append("## Fields of `--set`\n")
+    for command, form in FORMS.items():
+        text = inspect.getdoc(form)
+        parts.append(f"### Of `{command}`\n\n{text}\n\n" + "\n".join(_fields_table(form)) + "\n")
     parts.append("## Variables of `serve`\n\n" + "\n".join(_settings_table()) + "\n")
     return "\n".join(parts)
+
+
+def _fields_table(form: type[BaseModel]) -> Iterator[str]:
+    rows = [(name, _default_text(each.default)) for name, each in form.model_fields.items()]
+    return _table(("field", "default"), rows)
 
 
 def _settings_table() -> Iterator[str]:

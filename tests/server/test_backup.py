@@ -34,7 +34,7 @@ from tests.server.harness import STEPS, sum_of, together
 from tests.support.asgi_transport import StreamingAsgiTransport
 from tests.support.policies import trusting_policy
 
-DOCS = Path(__file__).parents[2] / "docs" / "operations.md"
+DOCS = Path(__file__).parents[2] / "docs" / "recipes" / "back-up.md"
 COMMAND = "blindtally backup "
 N = 6
 
