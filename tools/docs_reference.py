@@ -8,7 +8,7 @@ docstrings.
 
 import inspect
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from random import Random
 from typing import Final
 
@@ -27,7 +27,11 @@ from server.pages.help import Operation, fields_of, operations_of
 from server.settings import Settings
 from server.telemetry.metrics import Metrics
 
-FORMS: Final = {"fleet": FleetScenario, "plan sum": AssumedItems, "simulate": Scenario}
+FORMS: Final[Mapping[str, type[BaseModel]]] = {
+    "fleet": FleetScenario,
+    "plan sum": AssumedItems,
+    "simulate": Scenario,
+}
 _EXAMPLE: Final = re.compile(r"^Example:\n((?:.+\n?)+)", re.MULTILINE)
 
 
@@ -55,9 +59,9 @@ def _commands_page() -> str:
         )
         parts.append(_with_examples_as_code(docs))
     parts.append("## Fields of `--set`\n")
-    for command, form in FORMS.items():
+    for user, form in FORMS.items():
         text = inspect.getdoc(form)
-        parts.append(f"### Of `{command}`\n\n{text}\n\n" + "\n".join(_fields_table(form)) + "\n")
+        parts.append(f"### Of `{user}`\n\n{text}\n\n" + "\n".join(_fields_table(form)) + "\n")
     parts.append("## Variables of `serve`\n\n" + "\n".join(_settings_table()) + "\n")
     return "\n".join(parts)
 
