@@ -53,6 +53,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     del config
     if is_research(page.file.src_uri):
         page.meta["search"] = {"exclude": True}
+    if page.file.src_uri.startswith("reference-"):
+        page.meta["search"] = {"boost": 0.1}  # an answer is in a guide, if there is one
     source = _SOURCES.get(page.file.src_uri, f"docs/{page.file.src_uri}")
     known = {file.src_uri for file in files}
     parts = _CODE_BLOCK.split(markdown)
