@@ -194,7 +194,7 @@ def test_the_commands_of_a_page_print_what_it_shows(
             done.stdout
         )
         faults = re.findall(
-            r"^\W*(?:error|usage|traceback).*", done.stdout, re.MULTILINE | re.IGNORECASE
+            r"^(?:error: |usage: |Usage: |Traceback|╭─ Error).*", done.stdout, re.MULTILINE
         )
         assert [line for line in faults if shape(line) not in shape(shown)] == []
 
