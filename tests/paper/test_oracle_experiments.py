@@ -32,10 +32,10 @@ ErrorsByCase = dict[tuple[str, float, str], OracleErrors]
 
 @pytest.fixture(scope="module")
 def errors() -> ErrorsByCase:
-    """Return the errors over 25 runs of both synthetic experiments at two epsilons."""
+    """Return the errors over 10 runs of both synthetic experiments at two epsilons."""
     rng = np.random.default_rng(1)
     return {
-        (experiment.name, epsilon, method): measure_errors((experiment, epsilon, method), 25, 5)
+        (experiment.name, epsilon, method): measure_errors((experiment, epsilon, method), 10, 5)
         for experiment in (zipf_experiment(rng), gaussian_experiment(rng))
         for epsilon in (1.0, 4.0)
         for method in METHODS
@@ -43,12 +43,12 @@ def errors() -> ErrorsByCase:
 
 
 def test_errors_are_near_theory(errors: ErrorsByCase) -> None:
-    """25 runs of 100 values leave l2 a deviation of 3% (l-OCMS 6%); 100 runs are in the docs.
+    """10 runs of 100 values leave l2 a deviation of 5% (l-OCMS 10%); 100 runs are in the docs.
 
-    The worst of 100 mean squares of 25 runs is 1.85 times the variance in the mean.
+    The worst of 100 mean squares of 10 runs is 2.5 times the variance in the mean.
     """
     for (_, _, method), case in errors.items():
-        assert case.l2 == pytest.approx(case.l2_theory, rel=0.25 if method == L_OCMS else 0.13)
+        assert case.l2 == pytest.approx(case.l2_theory, rel=0.4 if method == L_OCMS else 0.2)
         assert case.l1 == pytest.approx(case.l1_theory, rel=0.1)
         assert 0.9 < case.worst / case.worst_theory < 2.9
 

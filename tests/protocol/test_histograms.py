@@ -161,11 +161,11 @@ def test_clipping_draws_each_set_of_tokens_with_equal_probability() -> None:
 def test_clipping_keeps_each_token_with_equal_probability() -> None:
     rng = np.random.default_rng(1)
     total: Counter[str] = Counter()
-    for _ in range(4000):
+    for _ in range(1500):
         total.update(clip({"a": 6, "b": 3, "c": 1}, 2, rng))
-    # 8,000 tokens: five standard errors are below 0.03.
-    assert abs(total["a"] / 8000 - 0.6) < 0.03
-    assert abs(total["b"] / 8000 - 0.3) < 0.03
+    # 3,000 tokens: five standard errors are below 0.045.
+    assert abs(total["a"] / 3000 - 0.6) < 0.045
+    assert abs(total["b"] / 3000 - 0.3) < 0.045
 
 
 def test_a_device_that_holds_billions_is_clipped_as_any_other() -> None:

@@ -144,8 +144,8 @@ from protocol.sketches.iblt.decoding import decode_table
 from protocol.sketches.iblt.table import CellFormat, Iblt
 
 rng = np.random.default_rng(1)
-for number in range(80):
-    chunks, cells = int(rng.integers(1, 4)), int(rng.choice([4, 60, 300, 1206]))
+for number in range(24):  # each size twice
+    chunks, cells = number % 3 + 1, (4, 60, 300, 1206)[number % 4]
     bounds = int(rng.choice([200, 2**18])), int(rng.choice([7, 10_000])), 500_000
     cell = CellFormat(chunks, *bounds, evidence=int(rng.choice([1, 120])))
     table = Iblt(cell, cells, rng.bytes(32))
@@ -153,7 +153,7 @@ for number in range(80):
     vector = table.insert(keys, np.minimum(rng.zipf(1.7, len(keys)), bounds[1]))
     random = (rng.integers(0, lane.q, lane.length).astype(lane.dtype) for lane in table.ring.lanes)
     vector = tuple(
-        np.where(rng.random(len(noise)) < number / 80, noise, part)
+        np.where(rng.random(len(noise)) < number / 24, noise, part)
         for part, noise in zip(vector, random)
     )
     decode_table(table, vector, keys[::2])

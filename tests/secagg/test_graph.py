@@ -111,40 +111,40 @@ def test_a_word_at_the_edge_of_two_slots_selects_one(
 
 @pytest.mark.parametrize("slot", [0, 7, 19])
 def test_each_participant_is_equally_frequent_in_each_place(slot: int) -> None:
-    # 4,000 graph nonces of one of 20: each of the 19 others is expected 4,000 / 19 times as
+    # 1,500 graph nonces of one of 20: each of the 19 others is expected 1,500 / 19 times as
     # first, as second, ... as sixth holder. Chi-squared with 18 degrees of freedom exceeds 59 with
     # probability 3e-6 in each of the 18 tables. The seed is fixed.
     selection, rng = NeighbourSelection(LABEL, shape(20, 6)), Random(slot)
-    drawn = [selection.holders(slot, rng.randbytes(GRAPH_NONCE_BYTES)) for _ in range(4_000)]
+    drawn = [selection.holders(slot, rng.randbytes(GRAPH_NONCE_BYTES)) for _ in range(1_500)]
     for place in range(6):
         counts = Counter(holders[place] for holders in drawn)
         assert counts[slot] == 0
-        expected = 4_000 / 19
+        expected = 1_500 / 19
         others = set(range(20)) - {slot}
         assert sum((counts[other] - expected) ** 2 / expected for other in others) < 59
 
 
 def test_each_pair_of_holders_is_equally_frequent() -> None:
-    # 6,600 graph nonces of one of 12, two holders: 55 unordered pairs, 120 each. Chi-squared
+    # 2,200 graph nonces of one of 12, two holders: 55 unordered pairs, 40 each. Chi-squared
     # with 54 degrees of freedom exceeds 115 with probability 3e-6. The seed is fixed.
     selection, rng = NeighbourSelection(LABEL, shape(12, 2)), Random(2)
-    drawn = [frozenset(selection.holders(4, rng.randbytes(32))) for _ in range(6_600)]
+    drawn = [frozenset(selection.holders(4, rng.randbytes(32))) for _ in range(2_200)]
     counts = Counter(drawn)
     assert len(counts) == 55
-    assert sum((count - 120) ** 2 / 120 for count in counts.values()) < 115
+    assert sum((count - 40) ** 2 / 40 for count in counts.values()) < 115
 
 
 def test_holders_of_two_participants_are_independent() -> None:
-    # Whether 3 selects 5 and whether 4 selects 5, over 4,000 pairs of graph nonces: a table of
+    # Whether 3 selects 5 and whether 4 selects 5, over 1,500 pairs of graph nonces: a table of
     # four, chi-squared with one degree of freedom, exceeds 24 with probability 1e-6.
     selection, rng = NeighbourSelection(LABEL, shape(12, 4)), Random(3)
     table = Counter(
         tuple(5 in selection.holders(slot, rng.randbytes(32)) for slot in (3, 4))
-        for _ in range(4_000)
+        for _ in range(1_500)
     )
     p = 4 / 11
     for first, second in product((True, False), repeat=2):
-        expected = 4_000 * (p if first else 1 - p) * (p if second else 1 - p)
+        expected = 1_500 * (p if first else 1 - p) * (p if second else 1 - p)
         assert (table[first, second] - expected) ** 2 / expected < 24
 
 

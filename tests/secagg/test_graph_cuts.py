@@ -91,7 +91,7 @@ def log_comb(n: int, k: int) -> float:
 
 
 CUT_TERMS = [
-    (5951, 0.05, 0.05, 40),
+    (2951, 0.05, 0.05, 40),
     *(
         (n, c, d, sigma)
         for n in (10, 30, 101, 400)

@@ -139,7 +139,7 @@ def test_one_cohort_withstands_its_own_fraction_and_many_withstand_more() -> Non
 
 
 @pytest.mark.parametrize(
-    ("minimum", "size", "cohorts"), [(95, 130, 7), (50, 61, 20), (300, 301, 2)]
+    ("minimum", "size", "cohorts"), [(95, 115, 5), (50, 55, 12), (300, 301, 2)]
 )
 def test_the_promise_holds_for_every_round_that_the_terms_allow(
     minimum: int, size: int, cohorts: int

@@ -10,7 +10,6 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +27,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "security-proof.md"
 RATES = [(0.05, 0.05), (0.1, 0.1), (0.1, 0.2), (0.2, 0.2), (0.05, 0.3)]
 FEW_DROPOUTS = [(0, 0), (0.05, 0), (0.1, 0), (0.1, 0.01), (0.3, 0), (0.2, 0.02)]
 CASES = [
-    *((n, corrupt, dropout) for n in (12, 25, 40, 80, 100) for corrupt, dropout in RATES),
-    *((n, corrupt, dropout) for n in (15, 50, 150, 400) for corrupt, dropout in FEW_DROPOUTS),
+    *((n, corrupt, dropout) for n in (12, 40, 100) for corrupt, dropout in RATES),
+    *((n, corrupt, dropout) for n in (15, 150, 400) for corrupt, dropout in FEW_DROPOUTS),
     *((10, 0.3, 0.3), (300, 0.1, 0.2), (300, 0.05, 0.05), (700, 0.3, 0.005), (1000, 0.3, 0)),
 ]
 WORD_VALUES = 2**32  # a holder is selected by a 32-bit word
@@ -251,10 +250,11 @@ def test_more_dropouts_need_that_forging_stops_devices_from_acting() -> None:
 
 
 def test_all_terms_are_small_at_any_size_and_rates() -> None:
-    """All cohorts for which there are parameters, of sizes and rates on a grid."""
+    """All cohorts for which there are parameters, of any two of a size and rates on a grid."""
     corrupt_rates, dropouts = (0, 0.02, 0.1, 0.2, 0.5), (0, 0.02, 0.05, 0.2, 0.3)
-    for n in (8, 10, 12, 16, 30, 64, 100, 220):
-        for corrupt, dropout in product(corrupt_rates, dropouts):
+    for row, n in enumerate((8, 10, 12, 16, 30, 64, 100, 220)):
+        for column, corrupt in enumerate(corrupt_rates):
+            dropout = dropouts[(row + column) % 5]
             proof = Proof(n, corrupt, dropout)
             try:
                 terms = proof.terms()

@@ -86,7 +86,7 @@ def test_pairs_are_counted_in_every_domain(mechanism: str, name: str) -> None:
 def test_totals_and_shares_of_sampled_items_are_within_their_intervals(
     mechanism: str, name: str
 ) -> None:
-    """Long tails, of which few items are shown. The bounds fail with probability 1e-5.
+    """Long tails, of which few items are shown. The bounds are 4.5 standard errors: 1e-5.
 
     Totals are those of the items that were sampled from five devices or more.
     """
@@ -97,7 +97,7 @@ def test_totals_and_shares_of_sampled_items_are_within_their_intervals(
     question = asked(mechanism, domain, words=words, threshold=20, **own)
     rng, hits, errors = np.random.default_rng(7), np.zeros(2), []
     studies = 0
-    for seed in range(40):
+    for seed in range(12):
         segments = rng.choice(3, 2000, p=[0.6, 0.3, 0.1])
         tail = rng.integers(0, 10**4, 2000)
         head = rng.integers(0, 3, 2000)
@@ -123,8 +123,8 @@ def test_totals_and_shares_of_sampled_items_are_within_their_intervals(
                 row.total.low <= truth <= row.total.high,
                 row.share.low <= truth / sum(truths[name] for name in totals) <= row.share.high,
             )
-    assert studies >= 24
-    assert (hits >= 0.86 * len(errors)).all()
+    assert studies >= 7
+    assert (hits / len(errors) >= 0.95 - 4.5 * math.sqrt(0.95 * 0.05 / len(errors))).all()
     assert abs(np.mean(errors)) < 5 / math.sqrt(len(errors))
 
 

@@ -37,17 +37,15 @@ def least_epsilon(counts: dict[CountNoise, int], delta: float) -> float:
     return float(whole.get_epsilon_for_delta(delta))
 
 
-@pytest.mark.parametrize("probability", [1.0, 0.25])
 @pytest.mark.parametrize(
-    ("counts", "epsilon", "delta"),
+    ("counts", "epsilon", "delta", "probability"),
     [
-        (1, 3.0, 1e-5),
-        (1, 8.0, 1e-9),
-        (1, 0.1, 1e-5),
-        (2, 3.0, 1e-9),
-        (7, 3.0, 1e-6),
-        (7, 0.1, 1e-9),
-        (50, 8.0, 1e-5),
+        (1, 3.0, 1e-5, 1.0),
+        (1, 8.0, 1e-9, 0.25),
+        (2, 0.1, 1e-5, 0.25),
+        (7, 3.0, 1e-9, 0.25),
+        (7, 0.1, 1e-9, 1.0),
+        (50, 8.0, 1e-5, 1.0),
     ],
 )
 def test_the_planner_the_ledger_and_a_device_have_one_number(

@@ -30,7 +30,7 @@ def test_the_smallest_thetas_of_sampled_tables() -> None:
     for t, epsilon, theta in thetas:
         below, spent = (epsilon_of(privacy_loss(1 / t, x), 1e-6) for x in (theta - 1, theta))
         assert spent <= epsilon < below
-        for others in {theta - 1, *np.linspace(theta - 1, 4 * theta * t, 50).astype(int).tolist()}:
+        for others in {theta - 1, *np.linspace(theta - 1, 4 * theta * t, 15).astype(int).tolist()}:
             mine, theirs = (binom.pmf(np.arange(k + 1), k, 1 / t) for k in (others + 1, others))
             mine, theirs = (np.append(x[:theta].sum(), x[theta:]) for x in (mine, theirs))
             theirs = np.append(theirs, np.zeros(len(mine) - len(theirs)))
@@ -44,7 +44,7 @@ def test_no_theta_is_better_than_the_one_found() -> None:
     loss = compose([(privacy_loss(design.m / MILLION, design.theta), 10)])
     assert 0.999 < design.epsilon <= 1
     assert design.epsilon == pytest.approx(epsilon_of(loss, 1e-6))
-    for theta in range(8, 18):
+    for theta in (8, 11, 12, 13, 17):
         m = theta * design.m / design.theta * 1.0005
         loss = compose([(privacy_loss.__wrapped__(m / MILLION, theta), 10)])
         assert delta_of(loss, 1.0) > 1e-6

@@ -196,17 +196,17 @@ def test_sums_with_noise_have_no_fault_and_garbage_has(name: str) -> None:
 
 @NAMES
 def test_estimates_under_noise_have_the_reported_variance(name: str) -> None:
-    """Over 100 sums, means stay within 4.5 standard errors, and variances within three."""
+    """Over 50 sums, means stay within 4.5 standard errors, and variances within three."""
     plan, mechanism = noisy_plan(name, words=400), SUM_MECHANISMS[name]
     held, counts, variances = [{"abc": 1}] * 90 + [{"def": 1}] * 10, [], []
     chosen = LETTERS.encode(["abc"])[0, 0]
-    for seed in range(100):
+    for seed in range(50):
         fresh = plan.model_copy(update={"seed": seed.to_bytes(32).hex()})
         answer = mechanism.decode(fresh, noisy_sum(fresh, held, seed), len(held), EMPTY_STATE)
         counts.append(answer.state.arrays["scores"][int(chosen)])
         variances.append(answer.state.arrays["variances"][int(chosen)])
-    assert abs(np.mean(counts) - 90) < 4.5 * np.std(counts) / 100**0.5
-    assert np.var(counts) == pytest.approx(np.mean(variances), rel=0.45)
+    assert abs(np.mean(counts) - 90) < 4.5 * np.std(counts) / 50**0.5
+    assert np.var(counts) == pytest.approx(np.mean(variances), rel=0.6)
 
 
 @NAMES
@@ -229,7 +229,7 @@ def test_the_only_item_is_found_in_a_sketch_of_one_row(name: str, epsilon: float
     few = Alphabet(characters=".abc", length=3, pad=".")
     changes = {"domain": few, "rows": 1, "words": 400, "threshold": 30, "epsilon": epsilon}
     asked, mechanism = question(name, **changes), MECHANISMS[name]
-    for seed in range(20):
+    for seed in range(8):
         rounds, rng = [[[{"cab": 1}] * 60]], random.Random(seed)
         outcomes = list(run_study(mechanism, asked, TERMS, rounds, rng, planned=1))
         listed = mechanism.final_estimates(asked, outcomes[-1].study_state)

@@ -66,8 +66,10 @@ def listed(
     """Return for each item whether half of the lists have it; `counts` are by round and item."""
     lists = np.zeros((items_found.tables, counts.shape[1]), np.bool_)
     for held in counts:
-        table, item = np.nonzero(rng.binomial(held, 1 / items_found.t, lists.shape))
-        width = items_found.cells // 3
+        items = np.flatnonzero(held)
+        sampled = rng.binomial(held[items], 1 / items_found.t, (len(lists), len(items)))
+        table, column = np.nonzero(sampled)
+        item, width = items[column], items_found.cells // 3
         within = rng.integers(0, width, (len(item), 3)) + np.arange(3) * width
         stuck = ~peeled(
             within + table[:, None] * items_found.cells, items_found.tables * items_found.cells

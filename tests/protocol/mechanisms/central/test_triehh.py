@@ -261,8 +261,8 @@ def test_nothing_is_concluded_from_nothing() -> None:
 
 
 def test_coins_are_fresh_in_each_level_and_of_each_device() -> None:
-    """Correlations of two devices on two levels: within 4.5 standard errors in 4,000 runs."""
-    release, runs = Release(probability=0.5, threshold=1, variance=0.0), 4000
+    """Correlations of two devices on two levels: within 4.5 standard errors in 800 runs."""
+    release, runs = Release(probability=0.5, threshold=1, variance=0.0), 800
     plan = first(release)
     levels = (at(plan, 1, ""), at(plan, 2, "a", "b"))
     drawn, votes = seeded(5), np.zeros((runs, 4))

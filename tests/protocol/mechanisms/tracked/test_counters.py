@@ -95,7 +95,7 @@ def test_a_false_check_leaves_all_counts_of_its_group_in_doubt() -> None:
 def test_of_several_that_left_all_are_corrected_or_all_are_in_doubt(slips: tuple[int, ...]) -> None:
     """A set that is treated as the truth is not with a probability of 0.001 at most."""
     rng = np.random.default_rng(5)
-    for _ in range(40):
+    for _ in range(12):
         group = CounterGroup(bits=5, items=tuple(map(str, range(50))))
         counters = Counters((group,), MAX_TOTAL, rng.bytes(32))
         expected = rng.uniform(40, 90, 50)

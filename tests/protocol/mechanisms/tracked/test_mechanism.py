@@ -95,9 +95,9 @@ def test_more_is_found_than_by_an_adaptive_table_with_the_same_words() -> None:
 
 
 def test_totals_cover_what_they_should() -> None:
-    """Three studies, since uncounted tokens of one study depend on few samples."""
+    """Two studies, since uncounted tokens of one study depend on few samples."""
     near = []
-    for seed in (1, 2, 3):
+    for seed in (1, 2):
         outcomes = play(question(threshold=30), seed=seed)
         truth: Counter[str] = Counter()
         for outcome in outcomes:

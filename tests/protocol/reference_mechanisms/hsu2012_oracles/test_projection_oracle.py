@@ -39,9 +39,9 @@ def made(name: str, noise: str, **other: Any) -> Projection:
 
 @pytest.mark.parametrize(("name", "noise"), FORMS)
 def test_simulated_states_are_distributed_as_real_ones(name: str, noise: str) -> None:
-    # 1,500 runs of 20 devices: each mean within 4.5 errors, each variance ratio within 4.5 of its
-    # error of 5% (heavier tails: 7%); fails with probability 1e-3 under another seed.
-    runs, values, counts = 1500, np.array([3, 8, 19], np.uint64), np.array([9, 5, 6])
+    # 700 runs of 20 devices: each mean within 4.5 errors, each variance ratio within 4.5 of its
+    # error of 8% (heavier tails: 10%); fails with probability 1e-3 under another seed.
+    runs, values, counts = 700, np.array([3, 8, 19], np.uint64), np.array([9, 5, 6])
     small = {"jl": {"rows": 6}, "glps": {"repetitions": 1}, "bucket": {"beta": 0.9}}
     mechanism = made(name, noise, **small[name])
     devices = np.tile(np.repeat(values, counts), runs)
@@ -55,7 +55,7 @@ def test_simulated_states_are_distributed_as_real_ones(name: str, noise: str) ->
     error = np.sqrt((real.var(axis=0) + simulated.var(axis=0)) / runs)
     assert (np.abs(real.mean(axis=0) - simulated.mean(axis=0)) <= 4.5 * error).all()
     ratio = real.var(axis=0) / simulated.var(axis=0)
-    assert (np.abs(np.log(ratio)) < 0.3).all()
+    assert (np.abs(np.log(ratio)) < 0.45).all()
     assert ks_2samp(real[:, 0], simulated[:, 0]).pvalue > 1e-3
     assert ks_2samp(real[:, :2].sum(axis=1), simulated[:, :2].sum(axis=1)).pvalue > 1e-3
 
@@ -88,9 +88,9 @@ def test_a_secure_sum_carries_the_messages(name: str) -> None:
 def test_counts_are_unbiased_and_of_the_variance_that_is_claimed(
     make: Callable[..., Projection],
 ) -> None:
-    # 1,500 seeds: the variance's error is 3.7%, so another seed fails with probability 1%.
+    # 500 seeds: the variance's error is 6.3%, so another seed fails with probability 1%.
     rng, errors, claims = np.random.default_rng(5), list[float](), list[float]()
-    for _ in range(1500):
+    for _ in range(500):
         values = rng.choice(10**6, 41, replace=False).astype(np.uint64)
         counts = np.concatenate(([3000], rng.multinomial(20_000, np.full(40, 1 / 40))))
         mechanism, n = make(size=10**6, seed=rng.bytes(32)), int(counts.sum())
@@ -99,8 +99,8 @@ def test_counts_are_unbiased_and_of_the_variance_that_is_claimed(
         errors.append(float(estimate[0]) - 3000)
         claims.append(mechanism.variance(n, 3000, float((counts[1:] ** 2).sum())))
     spread = np.std(errors)
-    assert abs(np.mean(errors)) < 4.5 * spread / math.sqrt(1500)
-    assert 0.9 < spread**2 / np.mean(claims) < 1.1
+    assert abs(np.mean(errors)) < 4.5 * spread / math.sqrt(500)
+    assert 0.83 < spread**2 / np.mean(claims) < 1.17
 
 
 def test_the_variance_of_a_heavy_hitters_count_is_measured_from_the_sums() -> None:
