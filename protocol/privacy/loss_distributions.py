@@ -39,6 +39,9 @@ NEGLIGIBLE_PROBABILITY = 1e-16  # not more than the rounding errors of compositi
 _MAX_LOCAL_EPSILON = 40.0
 _TAIL_MASS = 1e-15  # that a composition may count as a total loss, to stay short
 _MIN_FINITE_LOSS_PROBABILITY = 1e-12  # below, a loss counts as total
+# Few releases are composed by squares. That took a quarter of the time of one self-composition of
+# ten releases, which computes 40 bounds on the tails, and more time for 100 releases.
+_MAX_SQUARED_RELEASES = 16
 
 
 def highest_relevant_loss(
@@ -129,10 +132,20 @@ def compose(
     if _is_total(repeated_losses):
         return bounded_loss(0.0, 1.0)
     for loss, times in repeated_losses:
-        with np.errstate(over="ignore"):  # infinite bounds on the tails are not used
-            repeated = loss if times == 1 else loss.self_compose(times, _TAIL_MASS)
-        total = total.compose(repeated, _TAIL_MASS)
+        total = total.compose(_repeat(loss, times), _TAIL_MASS)
     return total
+
+
+def _repeat(loss: "PrivacyLossDistribution", times: int) -> "PrivacyLossDistribution":
+    """Return the loss of `times` releases with `loss` each."""
+    if times > _MAX_SQUARED_RELEASES:
+        with np.errstate(over="ignore"):  # infinite bounds on the tails are not used
+            return loss.self_compose(times, _TAIL_MASS)
+    if times == 1:
+        return loss
+    half = _repeat(loss, times // 2)
+    whole = half.compose(half, _TAIL_MASS)
+    return whole.compose(loss, _TAIL_MASS) if times % 2 else whole
 
 
 def _is_total(losses: "Iterable[tuple[PrivacyLossDistribution, int]]") -> bool:

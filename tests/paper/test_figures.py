@@ -180,7 +180,10 @@ def test_both_rules_are_compared_on_the_same_rounds() -> None:
         assert 1 <= outcome.settled <= 9
 
 
-def test_the_oracles_error_grows_with_the_root_of_r_and_the_tables_does_not() -> None:
+def test_the_oracles_error_grows_with_the_root_of_r_and_the_tables_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cost_growth, "_MAX_TRIALS", 300)
     people, runs = population(), range(2)
     short, long = (
         cost_growth.mean_of_runs(
@@ -248,6 +251,7 @@ def test_growth_and_rules_are_printed_and_written(
     words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cost_growth, "FIXED_TOTAL_ROUNDS", (2, 4, 8))
+    monkeypatch.setattr(cost_growth, "_MAX_TRIALS", 300)
     out = tmp_path / "growth.png"
     small = ("--data", words, "--tokens", 200, "--threshold", 10, "--words", 200)
     rounds = ("--rounds", 1, "--rounds", 2, "--runs", 2)

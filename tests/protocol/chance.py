@@ -14,12 +14,10 @@ def seeded(seed: int) -> RandomWords:
 
 
 def only(word: int) -> RandomWords:
-    """Return a source of which each word is `word`."""
     return lambda count: np.full(count, word, np.uint64)
 
 
 def no_words(count: int) -> NDArray[np.uint64]:
-    """Fail, because no random word may be drawn."""
     raise AssertionError(count)
 
 

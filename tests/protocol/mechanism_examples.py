@@ -65,7 +65,6 @@ class Example:
 
     @property
     def mechanism(self) -> Mechanism[Any, Any]:
-        """Return the mechanism that the question asks for."""
         return SUM_MECHANISMS[self.question.mechanism]
 
     def held(self, letters: Mapping[str, int]) -> dict[str, int]:
@@ -73,7 +72,6 @@ class Example:
         return {self.spell(item): count for item, count in letters.items()}
 
     def plan(self, seed: int = 0) -> Any:
-        """Return a first plan with the update."""
         first = self.mechanism.first_plan(
             self.question, self.terms, "laws", 30, random.Random(seed)
         )
@@ -157,7 +155,6 @@ def hierarchy(mode: str, **own: Any) -> Example:
 
 
 def numbers() -> Example:
-    """Return sums of numbers, with the items of two letters as segments."""
     pairs = tuple(a + b for a in "abcdefgh" for b in "abcdefgh")
     interval = NumericInterval(low=-2, high=6, alpha=10, length=2)
     question = NumberSumsQuestion(

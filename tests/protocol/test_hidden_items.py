@@ -61,7 +61,6 @@ def test_every_mechanism_of_sums_hides_a_rare_item_by_one_of_three_promises() ->
 
 
 def question_of(fields: dict[str, Any]) -> Any:
-    """Return the question with `fields` about pairs of a segment and letters."""
     return parse_question(fields | {"domain": DOMAINS["letters"]})
 
 

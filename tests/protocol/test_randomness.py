@@ -14,7 +14,6 @@ class Script:
         self.words = words
 
     def __call__(self, count: int) -> NDArray[np.uint64]:
-        """Return the next `count` words."""
         drawn, self.words = self.words[:count], self.words[count:]
         return np.array(drawn, np.uint64)
 

@@ -54,31 +54,25 @@ class Example:
 
     @property
     def held(self) -> list[Histogram]:
-        """Return the histograms of a round's devices."""
         return HISTOGRAMS * self.size
 
     @property
     def question(self) -> ReportQuestion:
-        """Return the question."""
         question = parse_question({"threshold": 20, "domain": LIST} | self.own)
         assert isinstance(question, ReportQuestion)
         return question
 
     @property
     def mechanism(self) -> ReportMechanism[Any, Any, Any]:
-        """Return the mechanism that the question asks for."""
         return REPORT_MECHANISMS[self.question.mechanism]
 
     def plan(self, seed: int = 0) -> Any:
-        """Return a first plan."""
         return self.mechanism.first_plan(self.question, TERMS, "laws", 3, random.Random(seed))
 
     def encode(self, plan: ReportPlan, held: Iterable[Histogram], seed: int = 0) -> PackedReports:
-        """Return the reports of what devices `held`, by seeded chance."""
         return self.mechanism.encode(plan, held, seeded(seed))
 
     def read(self, plan: ReportPlan, *batches: PackedReports) -> Answer:
-        """Return the answer of the reports, in the first round."""
         aggregate = None
         for batch in batches:
             some = self.mechanism.aggregate(plan, batch)

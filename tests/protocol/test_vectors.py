@@ -46,7 +46,6 @@ unhex = bytes.fromhex
 
 
 def each(key: str) -> Any:
-    """Return a decorator that runs a test for each case under `key`."""
     return pytest.mark.parametrize("case", PLANS[key])
 
 

@@ -43,14 +43,12 @@ class Script(Random):
         self._parts = list(parts)
 
     def randbytes(self, n: int) -> bytes:
-        """Return the next part, which must have `n` bytes."""
         part = self._parts.pop(0)
         assert len(part) == n
         return part
 
 
 def same(first: Vector, second: Vector) -> bool:
-    """Return whether two vectors are equal, lane by lane."""
     return all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
@@ -75,7 +73,6 @@ class Group:
 
     @property
     def all_slots(self) -> frozenset[int]:
-        """Return all slots."""
         return frozenset(range(self.session.n))
 
     def share(self, slots: Collection[int] | None = None) -> Transcript:
@@ -89,7 +86,6 @@ class Group:
 
     @property
     def received(self) -> dict[int, ReceivedShares]:
-        """Return the share pairs for each participant that shared."""
         return aggregator.route_shares(self.session, self.key_shares)
 
     def check(self, slots: Collection[int] | None = None) -> Transcript:
@@ -102,7 +98,6 @@ class Group:
 
     @property
     def complaints_by_dealer(self) -> dict[int, dict[int, bytes]]:
-        """Return the complaints by dealer and then holder."""
         return aggregator.complaints_by_dealer(self.complaints)
 
     def answer(self, slots: Collection[int] | None = None) -> Transcript:
@@ -114,7 +109,6 @@ class Group:
         return self.transcript
 
     def check_answers(self, slot: int) -> None:
-        """Check the answers of `slot` as the server does."""
         aggregator.check_answers(
             self.session,
             slot,
@@ -151,17 +145,14 @@ class Group:
 
     @property
     def request(self) -> UnmaskingRequest:
-        """Return the request that follows from the messages so far."""
         complaints = {slot: message.signatures for slot, message in self.complaints.items()}
         return UnmaskingRequest(self.transcript, frozenset(self.masked_inputs), complaints)
 
     @property
     def signed_inputs(self) -> dict[int, SignedInput]:
-        """Return the signatures of the masked inputs."""
         return {slot: message.signed_input for slot, message in self.masked_inputs.items()}
 
     def confirm(self, slots: Collection[int] | None = None) -> None:
-        """Let `slots` (all that masked) sign the survivors."""
         survivors = frozenset(self.masked_inputs)
         for slot in sorted(self.masked if slots is None else slots):
             state, signature = self.masked[slot].confirm(survivors)
@@ -169,7 +160,6 @@ class Group:
             self.confirmed[slot], self.confirmations[slot] = state, signature
 
     def reveal(self, slots: Collection[int] | None = None) -> None:
-        """Let `slots` (all that confirmed) reveal their shares."""
         request = self.request
         for slot in sorted(self.confirmed if slots is None else slots):
             self.unmasking_shares[slot] = self.confirmed[slot].unmask(
@@ -178,14 +168,12 @@ class Group:
             aggregator.check_unmasking_shares(request, slot, self.unmasking_shares[slot])
 
     def masked_sum(self) -> Vector:
-        """Return the sum of the masked vectors."""
         total = RING.zero()
         for upload in self.masked_inputs.values():
             RING.add(total, RING.unpack(upload.vector))
         return total
 
     def unmask(self) -> Vector:
-        """Return the sum of the survivors, from the revealed shares."""
         return unmasking.unmask(self.request, RING, self.messages(), self.masked_sum()).total
 
     def messages(self, revealed: Mapping[int, UnmaskingShares] | None = None) -> SumMessages:
@@ -217,7 +205,6 @@ class Group:
             return None
 
     def agree(self, slot: int, other: int) -> bytes:
-        """Return the secret that `slot` agrees on with `other`, to derive pads."""
         return self.joined[slot].encryption_pair.agree(self.session.roster[other].keys.encryption)
 
     def vector(self, slot: int) -> Vector:
@@ -228,7 +215,6 @@ class Group:
         )
 
     def plain_sum(self, slots: Collection[int]) -> Vector:
-        """Return the sum of the inputs of `slots`."""
         total = RING.zero()
         for slot in slots:
             RING.add(total, self.vector(slot))
@@ -267,5 +253,4 @@ def assemble(
 
 @pytest.fixture
 def group(request: pytest.FixtureRequest) -> Group:
-    """Return a group of the size N of the test's module."""
     return assemble(request.module.N)

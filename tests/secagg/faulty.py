@@ -30,18 +30,15 @@ class MaliciousServer:
         self._keys: dict[int, dict[int, bytes]] = {}
 
     def receive(self, slot: int, message: UnmaskingShares) -> None:
-        """Keep the shares that `slot` revealed."""
         for dealer, share in message.seed_shares.items():
             self._seeds.setdefault(dealer, {})[slot] = share
         for dealer, share in message.key_shares.items():
             self._keys.setdefault(dealer, {})[slot] = share
 
     def keep(self, dealer: int, holder: int, *, key_share: bytes) -> None:
-        """Keep a share of a mask key that the server received otherwise."""
         self._keys.setdefault(dealer, {})[holder] = key_share
 
     def decrypt_shares_of(self, dealer: int) -> None:
-        """Let the corrupt holders of `dealer` decrypt its shares of both secrets."""
         session, message = self.group.session, self.group.key_shares[dealer]
         holders = session.neighbour_selection.holders(dealer, message.graph_nonce)
         for holder, pair in zip(holders, message.share_pairs, strict=True):
@@ -98,7 +95,6 @@ class MaliciousServer:
         return masked.lanes
 
     def sign(self, transcript: Transcript, survivors: Collection[int]) -> dict[int, bytes]:
-        """Return the signatures of the corrupt participants, which sign any number of sets."""
         survivor_set = frozenset(survivors)
         return {
             slot: self.group.identities[slot].sign(
@@ -122,14 +118,12 @@ def with_entry(session: Session, slot: int, **facts: object) -> Session:
 
 
 def with_commitment(transcript: Transcript, slot: int, **facts: bytes) -> Transcript:
-    """Return a transcript in which the share commitment of `slot` has these fields."""
     commitment = replace(transcript.share_commitments[slot], **facts)
     commitments = {**transcript.share_commitments, slot: commitment}
     return replace(transcript, share_commitments=ShareCommitments.of(commitments))
 
 
 def without(transcript: Transcript, slots: Collection[int]) -> Transcript:
-    """Return a transcript in which `slots` have not shared."""
     commitments = transcript.share_commitments.items()
     kept = {slot: commitment for slot, commitment in commitments if slot not in slots}
     return replace(transcript, share_commitments=ShareCommitments.of(kept))

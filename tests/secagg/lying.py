@@ -31,22 +31,18 @@ def false(share: bytes) -> bytes:
 
 
 def key_purpose(group: Group, slot: int, holder: int) -> Purpose:
-    """Return the purpose of the pad on a share of a mask key."""
     return group.session.key_share_purpose(slot, holder)
 
 
 def seed_purpose(group: Group, slot: int, holder: int) -> Purpose:
-    """Return the purpose of the pad on a share of a seed."""
     return group.session.seed_share_purpose(slot, holder)
 
 
 def seal(secret: bytes, purpose: Purpose, share: bytes) -> EncryptedShare:
-    """Return the encrypted share of `share`."""
     return EncryptedShare.unpack(encrypt_shares([share], [purpose.derive(secret)]).tobytes())
 
 
 def unseal(secret: bytes, purpose: Purpose, encrypted: EncryptedShare) -> bytes | None:
-    """Return the decrypted share, or None if it does not match its commitment."""
     pair = SharePair(encrypted, encrypted)
     received = ReceivedShares.unpack(received_shares_bytes({0: pair}))
     (share,) = decrypt_shares(received.records["key"], [purpose.derive(secret)])
@@ -54,23 +50,19 @@ def unseal(secret: bytes, purpose: Purpose, encrypted: EncryptedShare) -> bytes 
 
 
 def sealed(group: Group, slot: int, holder: int, share: bytes, purpose: Purpose) -> EncryptedShare:
-    """Return any share correctly encrypted, from `slot` to `holder`."""
     return seal(group.agree(slot, holder), purpose, share)
 
 
 def share_pairs(group: Group, slot: int) -> dict[int, SharePair]:
-    """Return the share pairs of `slot`, by holder."""
     return dict(zip(group.shared[slot].holders, group.key_shares[slot].share_pairs, strict=True))
 
 
 def key_shares(group: Group, slot: int) -> dict[int, bytes]:
-    """Return the shares of the mask key of `slot`, by holder."""
     state = group.shared[slot]
     return dict(zip(state.holders, state.dealt.of_key, strict=True))
 
 
 def seed_shares(group: Group, slot: int) -> dict[int, bytes]:
-    """Return the shares of the seed of `slot`, by holder."""
     state = group.shared[slot]
     return dict(zip(state.holders, state.dealt.of_seed, strict=True))
 
@@ -85,7 +77,6 @@ def replace_key_shares(
 
 
 def set_key_shares(group: Group, slot: int, message: KeyShares) -> None:
-    """Replace the key shares of `slot` by `message`, with its signature."""
     signed = group.session.key_shares_statement(slot, message.share_commitment)
     message = replace(message, signature=group.identities[slot].sign(signed))
     state = group.shared[slot]
@@ -118,7 +109,6 @@ def spoiled(group: Group, slot: int, holder: int, which: str) -> SharePair:
 
 
 def replace_vector(group: Group, slot: int, vector: bytes) -> None:
-    """Replace the masked vector of `slot`, with its signature."""
     message = MaskedInput(vector, b"")
     signed = group.transcript.masked_input_statement(slot, message.signed_input.digest)
     group.masked_inputs[slot] = replace(message, signature=group.identities[slot].sign(signed))
@@ -138,7 +128,6 @@ def complain(group: Group, holder: int, dealers: Collection[int]) -> None:
 
 
 def reveal(group: Group, slot: int, instead: UnmaskingShares) -> UnmaskingShares:
-    """Return the false answer `instead`, signed by `slot`."""
     signed = group.transcript.unmasking_statement(
         slot, group.request.survivors, instead.signed_bytes()
     )
@@ -146,7 +135,6 @@ def reveal(group: Group, slot: int, instead: UnmaskingShares) -> UnmaskingShares
 
 
 def unmask(group: Group, messages: Mapping[int, UnmaskingShares]) -> UnmaskedSum:
-    """Check `messages`, by holder, and unmask the sum."""
     request = group.request
     for slot, message in messages.items():
         aggregator.check_unmasking_shares(request, slot, message)
@@ -182,6 +170,5 @@ def finish(
 def assert_exact(
     group: Group, unmasked: UnmaskedSum, blamed: Mapping[int, str] | None = None
 ) -> None:
-    """Assert that the sum is that of the survivors, and that exactly these are blamed."""
     assert same(unmasked.total, group.plain_sum(group.masked_inputs))
     assert unmasked.blamed == (blamed or {})

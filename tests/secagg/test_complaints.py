@@ -25,7 +25,6 @@ secrets = pytest.mark.parametrize("which", ["key", "seed", "both"])
 
 @pytest.fixture
 def group() -> Group:
-    """Return a group that has shared."""
     group = assemble(N)
     group.share()
     return group

@@ -21,12 +21,10 @@ LABEL = b"L" * 32
 
 
 def shape(n: int, k: int) -> Parameters:
-    """Return parameters in which only n and k matter."""
     return Parameters(n, k, 2, 0, 0)
 
 
 def graph_nonces(n: int, seed: int = 0) -> dict[int, bytes]:
-    """Return a graph nonce for each slot."""
     rng = Random(seed)
     return {slot: rng.randbytes(GRAPH_NONCE_BYTES) for slot in range(n)}
 

@@ -83,7 +83,6 @@ BASE_Y = 4 * pow(5, -1, Q) % Q
 
 
 def add(left: Point, right: Point) -> Point:
-    """Return the sum of two points on edwards25519."""
     (x, y), (u, v) = left, right
     product = D * x * u * y * v % Q
     quotients = pow(1 + product, -1, Q), pow(1 - product, -1, Q)
@@ -99,7 +98,6 @@ def multiply(factor: int, point: Point) -> Point:
 
 
 def point_at(y: int) -> Point:
-    """Return the point with this y and an even x."""
     return next(x for x in roots((y * y - 1) * pow(D * y * y + 1, -1, Q)) if x % 2 == 0), y
 
 
@@ -158,7 +156,6 @@ def test_all_points_of_low_order_are_refused_as_identities() -> None:
 
 
 def strong_keys() -> NDArray[np.uint8]:
-    """Return the keys of two participants, which pass the quick check."""
     keys = np.frombuffer(Random(4).randbytes(2 * 3 * 32), np.uint8).reshape(2, 3, 32).copy()
     keys[:, :, -1] &= 2**7 - 1
     assert pass_quick_check(keys)

@@ -29,7 +29,6 @@ Change = Callable[[int, UnmaskingShares], UnmaskingShares]
 
 @pytest.fixture
 def group() -> Group:
-    """Return a group that has shared."""
     group = assemble(N)
     group.share()
     return group

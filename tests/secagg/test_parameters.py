@@ -85,7 +85,6 @@ def test_the_smallest_threshold_is_that_of_holders_drawn_from_the_others(
     allowed = Fraction(1, 2 ** (assumptions.sigma + 2) * n)
 
     def too_many(t: int) -> Fraction:
-        """Return the probability that `t` holders or more are corrupt."""
         drawn = (
             comb(corrupt, x) * comb(n - 1 - corrupt, holders - x) for x in range(t, holders + 1)
         )

@@ -25,7 +25,6 @@ def group() -> Group:
 
 
 def secrets(group: Group) -> set[bytes]:
-    """Return all secrets: keys, agreed secrets and shares."""
     secrets = {
         pair.secret
         for joined in group.joined

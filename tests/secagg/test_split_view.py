@@ -28,7 +28,6 @@ SPARSE_ASSUMPTIONS = Assumptions(0.05, 0.4, sigma=1, eta=1)
 
 @pytest.fixture
 def group() -> Group:
-    """Return a group whose vectors have arrived."""
     group = assemble(N)
     group.share()
     group.mask()

@@ -73,7 +73,6 @@ class _Sum(RuleBasedStateMachine):
 
     @property
     def room(self) -> int:
-        """Return the number of participants that may still drop out."""
         return self.group.session.n - self.group.session.quorum - len(self.gone)
 
     @precondition(lambda self: PHASES[self.phase] != "over")
@@ -85,19 +84,16 @@ class _Sum(RuleBasedStateMachine):
         steps[self.phase]()
 
     def teardown(self) -> None:
-        """Run the remaining phases."""
         while PHASES[getattr(self, "phase", -1)] != "over":
             self.close_phase(set())
         self.no_dealer_has_both_secrets_revealed()
 
     def here(self, states: Any) -> list[int]:
-        """Return the present participants with a state, in random order."""
         present = sorted((self.group.all_slots & set(states)) - self.gone)
         self.chance.shuffle(present)
         return present
 
     def close(self, received: Any) -> None:
-        """Go to the next phase if a quorum sent a message, otherwise to the end."""
         enough = len(received) >= max(self.group.session.quorum, 2)
         self.phase = self.phase + 1 if enough else PHASES.index("over")
 

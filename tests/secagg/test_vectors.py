@@ -49,7 +49,6 @@ unhex = bytes.fromhex
 
 
 def each(file: str, *keys: str) -> Any:
-    """Return a decorator that runs a test for each case under `keys`."""
     cases = [case for key in keys for case in FILES[file][key]]
     names = [case.get("comment", "").replace(" ", "-") or str(i) for i, case in enumerate(cases)]
     return pytest.mark.parametrize("case", cases, ids=names)

@@ -49,7 +49,6 @@ ASSIGNMENT = SlotAssignment.model_validate(
 
 
 def plan(**terms: object) -> AnyPlan:
-    """Return the plan with other terms."""
     changed = Terms.model_validate(TERMS.model_dump() | terms)
     return PLAN.model_copy(update={"terms": changed})
 

@@ -44,7 +44,6 @@ class AttackedRound:
 
     @property
     def table(self) -> SampledTable:
-        """Return the table, which has the last lanes of a vector."""
         plan = self.plan
         if hasattr(plan, "table"):
             table: SampledTable = plan.table

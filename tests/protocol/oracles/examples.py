@@ -35,7 +35,6 @@ def small(epsilon: float) -> list[Oracle]:
 
 
 def name(oracle: Oracle) -> str:
-    """Return a short name for the test."""
     rest = [str(value) for key, value in oracle.parameters.items() if key != "oracle"]
     return "-".join([oracle.name, *rest])
 

@@ -118,7 +118,6 @@ class Loud(KaryRandomizedResponse):
 
     @property
     def keep_of_2_64(self) -> int:  # type: ignore[override]
-        """Return the probability of the truth."""
         return favoured_of_2_64(1.5 * self.epsilon, 1, self.domain - 1)
 
 

@@ -102,7 +102,6 @@ def estimate(runs: Sequence[NDArray[np.bool_]], epsilon: float) -> tuple[float, 
 
 
 def delta_hat(losses: Floats, epsilon: float) -> tuple[float, float]:
-    """Return delta-hat of runs by their losses, and its error."""
     over = np.maximum(0.0, -np.expm1(epsilon - losses))
     return float(over.mean()), float(over.std() / len(over) ** 0.5)
 

@@ -24,7 +24,6 @@ SHARES = {"skewed": np.arange(1, 1001) ** -1.2, "even": np.ones(1000)}
 
 
 def read_once(counts: Floats, rows: int, seed: int, *, has_signs: bool) -> MedianEstimates:
-    """Return the estimates of all keys from one sketch."""
     places = seed.to_bytes(32)
     sketch = CountSketch(rows, 150, 1, 10_000, places, places if has_signs else None)
     return sketch.read(sketch.counts(sketch.insert(KEYS, counts.astype(np.int64))), KEYS)[0]

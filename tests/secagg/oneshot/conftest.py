@@ -38,7 +38,6 @@ PLAN = bytes(range(32))
 
 
 def same(first: Vector, second: Vector) -> bool:
-    """Return whether two vectors are equal, lane by lane."""
     return all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
@@ -60,7 +59,6 @@ class Round:
 
     @cached_property
     def members(self) -> range:
-        """Return the numbers of all members."""
         return range(1, self.session.parameters.members + 1)
 
     def vector(self, device: int) -> Vector:
@@ -72,32 +70,27 @@ class Round:
         )
 
     def plain_sum(self, devices: Collection[int]) -> Vector:
-        """Return the sum of the inputs of `devices`."""
         total = self.session.ring.zero()
         for device in devices:
             self.session.ring.add(total, self.vector(device))
         return total
 
     def enrolment(self, identity: bytes) -> bytes:
-        """Return the registrar's signature over `identity`."""
         assert self.session.registry is not None
         return self.registrar.sign(self.session.registry.enrolment_statement(identity))
 
     def make(self, device: int) -> DeviceMessage:
-        """Return the message of `device`."""
         identity = self.identities[device]
         enrolment = self.enrolment(identity.public)
         return make_message(self.session, identity, enrolment, self.vector(device), self.rng)
 
     def send(self, devices: Collection[int] | None = None) -> None:
-        """Let `devices` (all by default) send their messages."""
         for device in range(len(self.identities)) if devices is None else devices:
             message = DeviceMessage.unpack(self.make(device).pack(), self.session)
             check_message(self.session, message)
             self.messages[device] = message
 
     def digest(self, device: int) -> bytes:
-        """Return the digest of the message of `device`."""
         return self.messages[device].digest(self.session)
 
     def set_of(self, devices: Collection[int] | None = None) -> list[bytes]:
@@ -105,7 +98,6 @@ class Round:
         return sorted(map(self.digest, self.messages if devices is None else devices))
 
     def columns(self, member: int) -> list[bytes]:
-        """Return the columns of `member`."""
         return [message.columns(self.session)[member - 1] for message in self.messages.values()]
 
     def check(
@@ -135,18 +127,15 @@ class Round:
             check_set_signature(self.session, member, set_digest, self.signatures[member])
 
     def release(self, members: Collection[int] | None = None) -> None:
-        """Let `members` (all that agreed) release their sums."""
         for member in sorted(self.agreed if members is None else members):
             state = self.agreed[member]
             self.sums[member] = state.release(self.signatures)
             check_sum(self.session, member, state.set_digest, self.sums[member])
 
     def open(self) -> OpenedSum:
-        """Return the opened sum."""
         return open_sum(self.session, self.sums)
 
     def total(self) -> Vector:
-        """Return the total of all messages, with all members."""
         self.check()
         included, members = self.choose()
         self.agree(included, members)
@@ -179,7 +168,6 @@ def assemble(
 
 
 def with_signature(message: DeviceMessage, session: OneShotSession, by: Identity) -> DeviceMessage:
-    """Return `message` signed by `by`, with its identity in it."""
     renamed = replace(message, identity=by.public)
     signed = renamed.opening(session).statement(renamed.proof)
     return replace(renamed, signature=by.sign(signed))
@@ -208,7 +196,6 @@ def badly_shared(whole: Round, device: int, members: Iterable[int]) -> DeviceMes
 
 @pytest.fixture
 def whole() -> Round:
-    """Return a round of 6 devices, which have sent their messages to 9 members."""
     of_six = assemble()
     of_six.send()
     return of_six

@@ -64,7 +64,6 @@ def test_sums_over_two_sets_would_reveal_a_device(whole: Round) -> None:
 
 
 def altered(whole: Round, member: int, place: int, bit: int) -> list[bytes]:
-    """Return the columns of `member`, with one bit of one encrypted share flipped."""
     layout, columns = Layout.of(whole.session), whole.columns(member)
     parts = layout.split(columns[place], layout.column_sizes)
     parts[3] = bytes([parts[3][0] ^ 1 << bit]) + parts[3][1:]
@@ -216,7 +215,6 @@ def test_two_sets_are_not_both_released(whole: Round) -> None:
     session = whole.session
 
     def signatures_of(included: list[bytes]) -> dict[int, bytes]:
-        """Return all signatures, with those of the colluding members under `included`."""
         digest = session.set_digest(included)
         signed = {
             member: whole.states[member].identity.sign(session.set_statement(member, digest))

@@ -82,7 +82,6 @@ def test_rates_are_fractions(rates: tuple[float, float]) -> None:
 
 
 def binomial_tail(trials: int, probability: Fraction, least: int) -> Fraction:
-    """Return Pr[X >= least] exactly."""
     part, whole = probability.numerator, probability.denominator
     ways = sum(
         comb(trials, x) * part**x * (whole - part) ** (trials - x)

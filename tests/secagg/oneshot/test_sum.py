@@ -20,7 +20,6 @@ ALL_MEMBERS = frozenset(range(1, 10))
 
 
 def false_sum(whole: Round, member: int, chance: Random) -> None:
-    """Replace the sum of `member` by a false one under its own signature."""
     state, sharing = whole.agreed[member], whole.session.sharing
     lanes = [
         np.array([[chance.randrange(lane.lane.q) for _ in range(lane.columns)]], np.uint64)

@@ -37,7 +37,6 @@ def each(key: str) -> Any:
 
 
 def session(committee: bytes | None = None) -> OneShotSession:
-    """Return the session of the sum, or of another committee."""
     registrar = unhex(SUM["registrar"])
     return OneShotSession(
         Committee.unpack(unhex(SUM["committee"]) if committee is None else committee),

@@ -27,7 +27,6 @@ def asked(**own: Any) -> TrieHhQuestion:
 
 
 def first(release: Release = SURE_COINS, terms: Terms = TERMS, **own: Any) -> TrieHhPlan:
-    """Return a plan of level 1 with any release."""
     fields = first_plan_fields(asked(**own), terms, "study", 30, random.Random(1))
     return TrieHhPlan(**fields, release=release, level=1, frontier=("",))
 

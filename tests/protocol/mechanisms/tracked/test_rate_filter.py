@@ -38,7 +38,6 @@ def observed(
 
 
 def z_scores(levels: Levels, truth: Floats) -> Floats:
-    """Return the errors of estimated totals in standard deviations."""
     some = levels.variances > 0
     return (levels.totals - truth)[some] / np.sqrt(levels.variances[some])
 

@@ -61,7 +61,6 @@ def distribution(mechanism: Projection, value: int) -> Counter[bytes]:
 
 
 def worst_ratio(mechanism: Projection) -> Fraction:
-    """Return the largest ratio of a report's probabilities between two values."""
     each = [distribution(mechanism, value) for value in range(mechanism.size)]
     assert all(sum(probabilities.values()) == 1 for probabilities in each)
     assert len({frozenset(probabilities) for probabilities in each}) == 1

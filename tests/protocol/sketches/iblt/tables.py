@@ -14,7 +14,6 @@ contents = st.dictionaries(st.tuples(_chunks, _chunks), st.integers(1, 1000), ma
 
 
 def insert(table: Iblt, held: Held) -> Vector:
-    """Return the table of what is `held`."""
     keys = np.array(list(held), np.uint64).reshape(-1, table.cell.chunks)
     return table.insert(keys, np.array(list(held.values()), np.int64))
 
@@ -26,6 +25,5 @@ def listed(decoded: DecodedTable) -> Held:
 
 
 def garbage(table: Iblt, rng: np.random.Generator) -> Vector:
-    """Return a random vector of the table's ring."""
     lanes = table.ring.lanes
     return tuple(rng.integers(0, lane.q, lane.length).astype(lane.dtype) for lane in lanes)

@@ -17,12 +17,10 @@ LANES = {"counts": 0, "keys": 1}
 
 
 def honest() -> Vector:
-    """Return a table of 30 counts."""
     return insert(TABLE, {(n, n * n): 3 for n in range(10)})
 
 
 def change(total: Vector, lane: int, element: int, by: int) -> None:
-    """Add `by` to one element, modulo the lane's q."""
     q = TABLE.ring.lanes[lane].q
     total[lane][element] = (int(total[lane][element]) + by) % q
 
