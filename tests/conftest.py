@@ -4,8 +4,8 @@ Every test has one of three speeds. `make quick` runs the fast ones, `make test`
 slow ones, and `make test-slow` the slow ones and, with more examples, all properties:
 
     fast     tests that no table of `speeds.toml` names
-    medium   tests that its table `medium` names, about 0.15 s or more each
-    slow     tests that its table `slow` names, about 1.5 s or more each, all but the first cases
+    medium   tests that its table `medium` names, about 0.1 s or more each
+    slow     tests that its table `slow` names, about 1 s or more each, all but the first cases
              of the table `repeated`, and all tests that need PostgreSQL
 
 Seconds are processor time. Examples of properties are not timed, because the machines they run on

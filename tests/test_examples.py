@@ -1,14 +1,15 @@
 """Each example works with a real service, and imports only public names."""
 
 import ast
-import subprocess
+import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from blindtally.demo.server_process import ServerProcess
+from tests.server.application import on_a_port
 
 FOLDER = Path(__file__).parents[1] / "examples"
 PARSER = "ValueError: empty header | parse_header (mail.py) | read (mailbox.py) | main (app.py)"
@@ -24,33 +25,42 @@ PRINTED = {
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with ServerProcess(tmp_path_factory.mktemp("service"), is_open=True) as running:
+    with on_a_port(tmp_path_factory.mktemp("service")) as running:
         yield running.url
 
 
-def run(example: str, argument: str) -> list[str]:
-    """Return the lines that an example prints."""
-    command = [sys.executable, FOLDER / f"{example}.py", argument]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.splitlines()
+Run = Callable[[str, str], list[str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Return a function that runs an example, and returns the lines that it prints."""
+
+    def lines(example: str, argument: str) -> list[str]:
+        monkeypatch.setattr(sys, "argv", [f"{example}.py", argument])
+        monkeypatch.syspath_prepend(FOLDER)
+        with suppress(SystemExit):  # of --help
+            runpy.run_path(str(FOLDER / f"{example}.py"), run_name="__main__")
+        return capsys.readouterr().out.splitlines()
+
+    return lines
 
 
 @pytest.mark.parametrize("example", [*PRINTED, "latency_quantiles"])
-def test_an_example_explains_itself(example: str) -> None:
+def test_an_example_explains_itself(example: str, run: Run) -> None:
     usage, *description = run(example, "--help")
     assert usage.startswith(f"usage: {example}.py")
     assert f"    python examples/{example}.py [URL]" in description
 
 
 @pytest.mark.parametrize("example", PRINTED)
-def test_an_example_prints_its_answer(example: str, url: str) -> None:
+def test_an_example_prints_its_answer(example: str, url: str, run: Run) -> None:
     devices, *answer = run(example, url)
     assert devices.endswith("devices: finished")
     assert sorted(answer) == sorted(PRINTED[example])
 
 
-def test_the_quantiles_are_private_and_in_order(url: str) -> None:
+def test_the_quantiles_are_private_and_in_order(url: str, run: Run) -> None:
     """The intervals may miss the truth, so it is not compared."""
     devices, *quantiles, _, server, _, _ = run("latency_quantiles", url)
     assert devices == "60 devices: finished"

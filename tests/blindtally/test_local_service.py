@@ -1,11 +1,11 @@
 """A local service has all parties of a study, in a program and inside an event loop."""
 
+import asyncio
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -17,13 +17,7 @@ from client.device.driver import EndState
 QUESTION = Tracked(threshold=3, contribution=2, domain=Utf8(max_bytes=16), words=2000)
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[LocalService]:
-    with LocalService() as running:
-        yield running
-
-
-def test_an_app_takes_part_among_a_crowd(service: LocalService) -> None:
+def an_app_takes_part_among_a_crowd(service: LocalService) -> None:
     registrar = service.registrar_key.hex()
     study = service.analyst.create("words", QUESTION, devices=10, rounds=1, registrar=registrar)
     crowd = service.crowd(study, [["hello"], ["hello", "rare"], *[["world"]] * 7])
@@ -41,7 +35,7 @@ def test_an_app_takes_part_among_a_crowd(service: LocalService) -> None:
     assert {row.item: row.estimate for row in study.heavy_hitters()} == {"hello": 3, "world": 7}
 
 
-async def test_a_crowd_takes_part_inside_a_running_event_loop(service: LocalService) -> None:
+async def a_crowd_takes_part_inside_a_running_event_loop(service: LocalService) -> None:
     registrar = service.registrar_key.hex()
     study = service.analyst.create("loop", QUESTION, devices=5, rounds=2, registrar=registrar)
     crowd = service.crowd(study, [["hello"]] * 9)  # five in a round, and one seat is left
@@ -59,9 +53,11 @@ async def test_a_crowd_takes_part_inside_a_running_event_loop(service: LocalServ
     assert crowd.result(60)[EndState.FINISHED] == 9
 
 
-def test_all_of_it_ends_with_the_block() -> None:
+def test_all_parties_of_a_study_are_there_until_the_block_ends() -> None:
     before = threading.active_count()
     with LocalService() as service:
+        an_app_takes_part_among_a_crowd(service)
+        asyncio.run(a_crowd_takes_part_inside_a_running_event_loop(service))
         assert httpx.get(f"{service.registrar}/healthz").text == "ok\n"
         folder = service._folder.name
         with pytest.raises(RuntimeError, match="make another one"):

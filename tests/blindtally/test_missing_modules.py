@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 # Runs its first argument without the modules and functions that only POSIX has. filelock keeps the
 # system's locks: it has those of Windows as well.
 HIDDEN_POSIX = """
@@ -20,68 +18,69 @@ for name in ("pthread_sigmask", "SIGHUP"):
 exec(sys.argv.pop(1))
 """
 COMMAND_LINE = "from blindtally.cli import app; app()"
-STUDY = """
-import sys
+# Commands, of which one starts a server without POSIX, which has one more study before it stops.
+PROGRAM = """
+import shlex, sys
 from random import Random
 from blindtally import Analyst, Device, DeviceState, Identity, Policy, Tracked, Utf8
+from blindtally.cli import app
+from blindtally.demo import server_process
 
-url, folder = sys.argv[1:]
 registrar = Identity.generate(Random(1))
 question = Tracked(threshold=5, contribution=1, domain=Utf8(max_bytes=16), words=2000)
-policy = Policy(min_cohort=8, registrar=registrar.public)
-with Analyst(url) as analyst:
-    study = analyst.create("s", question, devices=20, rounds=1, registrar=registrar.public.hex())
+policy = Policy(min_cohort=4, registrar=registrar.public)
+stop = server_process.ServerProcess.stop
 
-    def sign(_registry, identity):
-        return registrar.sign(study.view.registry.enrolment_statement(identity))
+def study_and_stop(service):
+    server_process.ServerProcess.stop = stop
+    with Analyst(service.url) as analyst:
+        key = registrar.public.hex()
+        study = analyst.create("s", question, devices=10, rounds=1, registrar=key)
 
-    devices = [
-        Device(url, policy, device_state=DeviceState.on_disk(f"{folder}/{number}"),
-               enrolment_signer=sign)
-        for number in range(20)
-    ]
-    parts = [device.start(["hello"], study=study.id, wait=60.0) for device in devices]
-    for part in parts:
-        (outcome,) = part.result(timeout=120)
-        assert outcome.state == "finished", outcome
-    study.wait()
-    print(study.heavy_hitters()[0])
+        def sign(_registry, identity):
+            return registrar.sign(study.view.registry.enrolment_statement(identity))
+
+        devices = [
+            Device(service.url, policy, device_state=DeviceState.on_disk(f"devices/{number}"),
+                   enrolment_signer=sign)
+            for number in range(10)
+        ]
+        parts = [device.start(["hello"], study=study.id, wait=60.0) for device in devices]
+        for part in parts:
+            (outcome,) = part.result(timeout=120)
+            assert outcome.state == "finished", outcome
+        study.wait()
+        print(study.heavy_hitters()[0])
+    stop(service)
+
+server_process.COMMAND_PREFIX = (*sys.orig_argv[:3], sys.argv.pop(1))
+server_process.ServerProcess.stop = study_and_stop
+for command in sys.argv[1:]:
+    app(shlex.split(command), standalone_mode=False)
 """
 
 
-def play(program: str, *arguments: object) -> list[str]:
-    return [sys.executable, "-c", HIDDEN_POSIX, program, *map(str, arguments)]
-
-
-def test_an_analyst_devices_on_a_disk_and_a_server_need_nothing_of_posix(tmp_path: Path) -> None:
-    database = f"sqlite:///{tmp_path / 'made.db'}"
-    serve = play(COMMAND_LINE, "serve", "--open", "--port", 0, "--database", database)
-    with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            url = server.stdout.readline().split()[-1]
-            program = play(STUDY, url, tmp_path)
-            environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-            done = subprocess.run(
-                program, capture_output=True, text=True, check=False, env=environment
-            )
-        finally:
-            server.terminate()
-    assert "item='hello'" in done.stdout, done.stderr
-    assert (tmp_path / "0" / "journal").stat().st_size > 0
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "simulate tracked --data words --devices 20 --rounds 1 --workers 2",
-        "demo --devices 30 --rounds 1 --out made",
+def test_commands_an_analyst_devices_on_a_disk_and_a_server_need_nothing_of_posix(
+    tmp_path: Path,
+) -> None:
+    commands = (
         "member made.key --new",
-    ],
-)
-def test_a_command_runs_without_posix(tmp_path: Path, command: str) -> None:
-    program = play(COMMAND_LINE, *command.split())
-    subprocess.run(program, cwd=tmp_path, capture_output=True, check=True)
+        "simulate tracked --data words --devices 20 --rounds 1 --workers 2",
+        "demo --devices 12 --rounds 1 --out made",
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", HIDDEN_POSIX, PROGRAM, COMMAND_LINE, *commands],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")},
+    )
+    assert "item='hello'" in done.stdout, done.stderr
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "devices" / "0" / "journal").stat().st_size > 0
+    assert (tmp_path / "made" / "results.json").exists()
+    assert (tmp_path / "made.key").exists()
 
 
 def test_the_command_without_its_extra_names_it() -> None:

@@ -30,7 +30,8 @@ import pytest
 from typer.core import TyperGroup
 
 from blindtally.cli import COMMANDS, app, load_command
-from blindtally.demo.server_process import COMMAND_PREFIX, ServerProcess, free_port
+from blindtally.demo.server_process import COMMAND_PREFIX, free_port
+from blindtally.fleet_run.registrar_key_files import create_key_file
 from client.analyst.analyst import Analyst
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.tracked.plan import TrackedQuestion
@@ -41,6 +42,7 @@ from server.db.database import Database
 from server.db.repositories.access.credentials_and_audit import AccessRepository
 from server.principals import SCOPES
 from tests.blindtally.hostile_service import TEXT, hostile_service
+from tests.server.application import on_a_port
 from tests.support.terminal_codes import CORPUS, FORBIDDEN, MARKUP
 
 # What rich writes: styles, erasing and moving within its own bars, and the cursor.
@@ -118,7 +120,7 @@ ARGUMENT_LISTS: Final[dict[tuple[str, ...], list[list[str]]]] = {
 }
 # Commands that run until they end, or are stopped once they have shown a hostile text.
 PROCESS_ARGUMENTS: Final[dict[tuple[str, ...], list[str]]] = {
-    ("try",): ["{data}", "--out", "{folder}/try"],
+    ("try",): ["{users}", "--column", "item=item", "--out", "{folder}/try"],
     ("serve",): ["--port", "{port}", "--database", "sqlite:///{folder}/s.db"],
     ("member",): ["{folder}/m.key", "--create", "--url", URL],
     ("registrar", "serve"): ["{folder}/r2.key", "--url", URL],
@@ -146,12 +148,16 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     item = TEXT.replace("\0", "").replace('"', '""')
     rows = [f'"{item}",900', f'"{item}2",800', '"pe\u0302che",7', '"p\xeache",6', "plain,50"]
     data.write_text("\n".join(["item,count", *rows]), encoding="utf-8", newline="")
+    users = folder / "users.csv"
+    rows = ["user,item", *(f'u{n},"{item}"' for n in range(20))]
+    users.write_text("\n".join(rows), encoding="utf-8", newline="")
     database = f"sqlite:///{folder}/names.db"
     asyncio.run(_fill(database))
     with hostile_service() as url:
         yield {
             "url": url,
             "data": str(data),
+            "users": str(users),
             "database": database,
             "folder": str(folder),
             "port": str(free_port()),
@@ -271,36 +277,27 @@ def test_no_code_that_devices_hold_reaches_the_terminals_of_a_real_service(
         threshold=5, contribution=len(codes), domain=Utf8(max_bytes=24), words=40_000
     )
     terms = Terms(cohort_size=12, minimum=8, corrupt=0.1, dropout=0.2)
-    with ServerProcess(tmp_path) as server, Analyst(server.url, server.key) as analyst:
-        assert server.key
-        assert server.token
+    with on_a_port(tmp_path, is_open=False) as server, Analyst(server.url, server.key) as analyst:
         refused = httpx.get(f"{server.url}/v1/studies/{quote(TEXT, safe='')}", trust_env=False)
         assert refused.status_code == 401
         study = analyst.create("\N{LATIN SMALL LETTER E WITH ACUTE}", question, terms, rounds=1)
         service = ["--url", server.url, "--key", server.key]
-        fleet = [
-            "--no-registrar",
-            "--token",
-            server.token,
-            "--min-cohort",
-            "5",
-            "--data",
-            str(data),
+        fleet = ["--no-registrar", "--token", server.token, "--min-cohort=5", f"--data={data}"]
+        outputs = [
+            run_on_terminal([*words, *service], monkeypatch)
+            for words in (
+                ["fleet", "--study", study.id, *fleet],
+                ["studies", "show", study.id],
+                ["query", study.id],
+                ["query", study.id, "--top", "99"],
+                ["query", study.id, "--out", "-", "--format", "csv"],
+            )
         ]
-        outputs = {
-            "fleet": run_on_terminal(["fleet", "--study", study.id, *fleet, *service], monkeypatch),
-            "show": run_on_terminal(["studies", "show", study.id, *service], monkeypatch),
-            "csv": run_on_terminal(
-                ["query", study.id, "--out", "-", "--format", "csv", *service], monkeypatch
-            ),
-            "query": run_on_terminal(["query", study.id, *service], monkeypatch),
-            "top": run_on_terminal(["query", study.id, "--top", "99", *service], monkeypatch),
-        }
         assert {hitter.item for hitter in study.heavy_hitters()} == set(codes)
         trail = run_on_terminal(["audit", "--database", server.database_url], monkeypatch)
-    for output in outputs.values():
+    for output in outputs:
         check(output)
-    assert not [code for code in codes if f'"{printable(code)}"' not in outputs["csv"]]
+    assert not [code for code in codes if f'"{printable(code)}"' not in outputs[-1]]
     check(trail, is_hostile=False)
     assert "%1B" in trail
 
@@ -325,11 +322,7 @@ def test_no_code_of_a_stranger_reaches_the_terminal_of_a_process(
 ) -> None:
     terminal = PseudoTerminal()
     if command == ("registrar", "serve"):
-        subprocess.run(
-            [*COMMAND_PREFIX, "registrar", "create", f"{places['folder']}/r2.key"],
-            check=True,
-            capture_output=True,
-        )
+        create_key_file(Path(places["folder"], "r2.key"))
     arguments = [*COMMAND_PREFIX, *command, *filled(PROCESS_ARGUMENTS[command], places)]
     provider = {
         "PUBLIC_URL": f"http://127.0.0.1:{places['port']}",

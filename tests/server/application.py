@@ -8,19 +8,27 @@ same.
 """
 
 import asyncio
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from random import Random
+from random import Random, SystemRandom
 from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import Any, Final
 
+import httpx
+import structlog
+import uvicorn
 from fastapi import FastAPI
 from sqlalchemy import create_engine
 from sqlalchemy.engine import URL, Engine
 
+from blindtally.commands.credentials_and_audit import create_first_credentials
 from server.app import create_app
 from server.db import database as database_module
 from server.db import migrations
@@ -42,6 +50,42 @@ def create(
     app.router.routes[:] = _first().router.routes
     app.openapi = _first().openapi  # type: ignore[method-assign]
     return app
+
+
+@dataclass(frozen=True)
+class ServiceOnPort:
+    """A service in a thread of this process, with a key of an analyst and a token of devices."""
+
+    url: str
+    database_url: str
+    key: str
+    token: str
+
+
+@contextmanager
+def on_a_port(folder: Path, *, is_open: bool = True) -> Iterator[ServiceOnPort]:
+    """Serve at a free port, without the seconds that a process of `blindtally serve` imports.
+
+    Its log is not written: standard output is that of the command under test.
+    """
+    logging_before = structlog.get_config()
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    settings = Settings(database_url=f"sqlite:///{folder / 'blindtally.db'}", open=is_open)
+    app = create(settings, None, SystemRandom())
+    key, token = create_first_credentials(settings.database_url, "demo", 10**6)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
+        thread = Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            httpx.get(f"{url}/readyz", timeout=30).raise_for_status()  # once it listens
+            yield ServiceOnPort(url, settings.database_url, key, token)
+        finally:
+            app.state.service.notifier.shut_down()
+            server.should_exit = True
+            thread.join()
+            structlog.configure(**logging_before)
 
 
 @cache

@@ -2,45 +2,31 @@
 
 import asyncio
 import json
-from collections import Counter
 
-import httpx
 import pytest
 from typer.testing import CliRunner
 
 from blindtally.cli import app
 from client.analyst.analyst import Analyst
-from client.fleet.config_and_results import FleetConfig
-from client.fleet.fleet import Fleet
-from protocol.api.messages import StudyView
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.question_and_plan import Terms
-from tests.support.policies import trusting_policy
+from tests.blindtally.commands.conftest import play_one_round
 
 QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=2, domain=Utf8(max_bytes=6), words=1500)
-TERMS = Terms(cohort_size=16, minimum=10, corrupt=0.1, dropout=0.2)
+TERMS = Terms(cohort_size=12, minimum=8, corrupt=0.1, dropout=0.2)
 EARLY_ITEMS, LATE_ITEMS = {"always": 1, "early": 1}, {"always": 1, "late": 1}
 
 
 @pytest.fixture(scope="module")
 def studies(url: str) -> tuple[str, str]:
-    """Return two studies: of a round of 16 early devices and one of late ones, and of late ones."""
+    """Return two studies: of a round of 12 early devices and one of late ones, and of late ones."""
     with Analyst(url) as analyst:
         both = analyst.create("both", QUESTION, TERMS, rounds=2)
         last = analyst.create("last", QUESTION, TERMS, rounds=1)
         for study, held in ((both, EARLY_ITEMS), (both, LATE_ITEMS), (last, LATE_ITEMS)):
-            asyncio.run(play_one_round(url, study.view, held))
+            asyncio.run(play_one_round(url, study.view, [held] * 12))
     return both.id, last.id
-
-
-async def play_one_round(url: str, study: StudyView, held: dict[str, int]) -> None:
-    config = FleetConfig(16, policy=trusting_policy(min_cohort=5))
-    holdings = [Counter(held)] * 16
-    fleet = Fleet(lambda: httpx.AsyncClient(base_url=f"{url}/v1"), study, holdings, config)
-    async for played in fleet.run():
-        assert played.view.state == "decoded"
-        return
 
 
 def run(*args: str) -> tuple[int, str]:
@@ -55,7 +41,7 @@ def run_command(*args: str) -> tuple[int, str]:
 def test_an_analyst_reads_series_changes_and_comparisons(
     url: str, studies: tuple[str, str]
 ) -> None:
-    """The p-value of 16 tokens and none is 2^-15."""
+    """The p-value of 12 tokens and none is 2^-11."""
     with Analyst(url) as analyst:
         study, last = map(analyst.study, studies)
         rates = study.series(["late", "always"])
@@ -107,7 +93,7 @@ def test_the_command_shows_rates_and_two_studies(url: str, studies: tuple[str, s
     question = QUESTION.model_copy(update={"contribution": 1})
     with Analyst(url) as analyst:
         other = analyst.create("other", question, TERMS, rounds=1)
-        asyncio.run(play_one_round(url, other.view, {"always": 1}))
+        asyncio.run(play_one_round(url, other.view, [{"always": 1}] * 12))
     code, text = run_command("studies", "compare", studies[0], other.id, "--url", url)
     assert code == 0, text
     assert "the studies ask different questions. the largest number of items that a" in text

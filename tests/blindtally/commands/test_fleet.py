@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 from blindtally.cli import app
 from blindtally.commands.fleet import DEFAULT_KEY_FILE
-from blindtally.demo.server_process import ServerProcess
 from blindtally.fleet_run.registrar_key_files import create_key_file, load_key_file
 from blindtally.fleet_run.results import left_out_notes
 from blindtally.fleet_run.run_on_terminal import heavy_hitter_table, suggest_options
@@ -32,6 +31,7 @@ from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import parse_question
 from protocol.question_and_plan import Terms
 from secagg.keys import Identity
+from tests.server.application import ServiceOnPort
 from tests.support.views import study_document
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def fleet(*arguments: str) -> tuple[int, str]:
     return run.exit_code, run.output
 
 
-def test_a_fleet_makes_a_registrar_and_uses_it_again(service: ServerProcess) -> None:
+def test_a_fleet_makes_a_registrar_and_uses_it_again(service: ServiceOnPort) -> None:
     DEFAULT_KEY_FILE.unlink()
     code, output = fleet("--url", service.url, *SMALL_FLEET)
     assert code == 0, output
@@ -69,7 +69,7 @@ def test_a_fleet_makes_a_registrar_and_uses_it_again(service: ServerProcess) -> 
 
 
 def test_a_fleet_ends_with_a_study_that_reaches_its_goal_and_counts_as_simulated_devices(
-    service: ServerProcess, tmp_path: Path
+    service: ServiceOnPort, tmp_path: Path
 ) -> None:
     """All devices hold the same item, which is counted exactly, and once, in the first round."""
     data, out = tmp_path / "data.csv", tmp_path / "out.json"
@@ -96,7 +96,7 @@ def test_a_fleet_ends_with_a_study_that_reaches_its_goal_and_counts_as_simulated
 
 
 def test_a_fleet_refuses_a_goal_that_is_malformed_or_of_an_existing_study(
-    service: ServerProcess,
+    service: ServiceOnPort,
 ) -> None:
     code, output = fleet("--url", service.url, *SMALL_FLEET, "--stop-at", "good")
     assert code == 2
@@ -107,7 +107,7 @@ def test_a_fleet_refuses_a_goal_that_is_malformed_or_of_an_existing_study(
 
 
 def test_a_fleet_refuses_a_study_of_another_registrar_or_of_none(
-    service: ServerProcess, registrar: str
+    service: ServiceOnPort, registrar: str
 ) -> None:
     theirs = create_key_file(Path("theirs")).public.hex()
     with Analyst(service.url) as analyst:
@@ -133,7 +133,7 @@ def test_a_fleet_refuses_a_study_of_another_registrar_or_of_none(
     assert "sum exact" in output
 
 
-def test_a_fleet_that_refuses_names_the_limits(service: ServerProcess) -> None:
+def test_a_fleet_that_refuses_names_the_limits(service: ServiceOnPort) -> None:
     options = ["--create", "--devices", "12", "--min-cohort", "13", "--max-contribution", "1"]
     code, output = fleet("--url", service.url, *options)
     assert code == 1
@@ -201,7 +201,7 @@ def test_what_no_option_changes_is_named_as_such() -> None:
 
 
 def test_a_waiting_fleet_shows_the_missing_devices_and_at_the_end_the_page(
-    service: ServerProcess, registrar: str, monkeypatch: pytest.MonkeyPatch
+    service: ServiceOnPort, registrar: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("blindtally.fleet_run.study_status.POLL_SECONDS", 0.2)
     with Analyst(service.url) as analyst:
@@ -224,7 +224,7 @@ def test_a_waiting_fleet_shows_the_missing_devices_and_at_the_end_the_page(
     assert "no device of this fleet took part: the study is finished" in output
 
 
-def test_a_fleet_sends_reports(service: ServerProcess) -> None:
+def test_a_fleet_sends_reports(service: ServiceOnPort) -> None:
     """They have no sum that could be compared with vectors."""
     domain = {"kind": "listed", "items": ["com", "org"]}
     fields = {"mechanism": "krr", "threshold": 5, "contribution": 1, "epsilon": 3, "domain": domain}
@@ -237,13 +237,13 @@ def test_a_fleet_sends_reports(service: ServerProcess) -> None:
     assert "no sum" not in output
 
 
-def test_too_few_devices_in_the_data_are_wrong_use(service: ServerProcess) -> None:
+def test_too_few_devices_in_the_data_are_wrong_use(service: ServiceOnPort) -> None:
     code, output = fleet("--url", service.url, "--create", "--devices", "9000")
     assert code == 2
     assert "the data has 8,812: use fewer rounds or devices" in " ".join(output.split())
 
 
-def test_an_unknown_study_is_reported(service: ServerProcess) -> None:
+def test_an_unknown_study_is_reported(service: ServiceOnPort) -> None:
     code, output = fleet("--url", service.url, "--study", "nobody-knows")
     assert code == 1
     assert "lists the studies" in output
@@ -258,7 +258,7 @@ def test_a_fleet_needs_one_study(arguments: list[str]) -> None:
 
 
 def test_devices_arrive_over_time_are_slow_and_drop_out_in_the_given_phases(
-    service: ServerProcess, tmp_path: Path
+    service: ServiceOnPort, tmp_path: Path
 ) -> None:
     out = tmp_path / "rounds.json"
     slow = ["--arrivals", "poisson", "--over", "0.5", "--slow", "0.2", "--pause", "0.1"]
@@ -293,7 +293,7 @@ def test_impossible_options_are_reported(options: list[str], fault: str) -> None
     assert fault in output
 
 
-def test_members_of_other_processes_open_the_sums_of_a_new_study(service: ServerProcess) -> None:
+def test_members_of_other_processes_open_the_sums_of_a_new_study(service: ServiceOnPort) -> None:
     """Two of seven members are away: each phase ends without them."""
     members = [Identity.generate(Random(number)) for number in range(7)]
     named = [word for member in members for word in ("--member", member.public.hex())]

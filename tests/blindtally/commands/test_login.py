@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from blindtally.cli import app
 from blindtally.console.profiles import Profile, find_profile, save_profile
-from blindtally.demo.server_process import ServerProcess, free_port
+from blindtally.demo.server_process import free_port
+from tests.server.application import ServiceOnPort, on_a_port
 
 
 class MemoryKeyring(KeyringBackend):
@@ -38,8 +39,8 @@ class MemoryKeyring(KeyringBackend):
 
 
 @pytest.fixture(scope="module")
-def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("closed")) as service:
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceOnPort]:
+    with on_a_port(tmp_path_factory.mktemp("closed"), is_open=False) as service:
         yield service
 
 
@@ -64,7 +65,7 @@ def run(*words: str, typed: str = "", env: Mapping[str, str] | None = None) -> t
 
 
 def test_a_key_is_checked_saved_used_for_its_address_only_and_removed(
-    closed: ServerProcess, ring: Any, file: Path
+    closed: ServiceOnPort, ring: Any, file: Path
 ) -> None:
     key = str(closed.key)
     code, output = run("login", closed.url, typed=f"{key[:-9]}wrong_key\n")

@@ -52,7 +52,7 @@ def test_five_places_state_the_same_epsilon(url: str, data: str) -> None:
     assert set(simulated["epsilon_by_party"].values()) == {number}
 
     fields = (part for name, value in FIELDS.items() for part in ("--set", f"{name}={value}"))
-    sizes = ("--devices", "30", "--threshold", "5", "--rounds", str(ROUNDS), "--words", "900")
+    sizes = ("--devices", "16", "--threshold", "5", "--rounds", str(ROUNDS), "--words", "900")
     created = run("studies", "create", "x", "--mechanism", "triehh", *sizes, *fields, "--url", url)
     assert f"devices with default settings refuse the study: it adds {REFUSAL}" in created
     study = next(line for line in created.splitlines() if line.isalnum())
@@ -97,14 +97,15 @@ def test_a_private_preset_is_the_epsilon_that_devices_compute(
     accepted = run(*create, "--private", "1")
     assert "private: epsilon 1 at delta 1e-05" in accepted
     assert "refuse" not in accepted
-    assert "adds noise for epsilon 5 at delta 1e-05, above 4" in run(*create, "--private", "5")
     assert "pass one of" in run(*create, "--numbers", "1:2", "--strings", "3", code=2)
+    if preset[0] == "--options":  # the cheapest
+        assert "adds noise for epsilon 5 at delta 1e-05, above 4" in run(*create, "--private", "5")
 
 
 def test_a_fleet_spends_the_epsilon_of_its_preset(url: str, tmp_path: Path) -> None:
     asked = ("--options", "github.com, youtube.com,none", "--private", "1")
     key = str(tmp_path / "r.key")
-    fleet = ("fleet", "--create", "--devices", "60", "--rounds", "1", "--registrar", key)
+    fleet = ("fleet", "--create", "--devices", "30", "--rounds", "1", "--registrar", key)
     played = document(*fleet, *asked, "--url", url)
     assert set(played["unlisted"]) | {row["item"] for row in played["heavy_hitters"]} >= {"none"}
     shown = run("privacy", played["study"], "--url", url)

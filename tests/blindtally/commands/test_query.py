@@ -13,8 +13,6 @@ from blindtally.fleet_run.run_on_terminal import next_steps
 from blindtally.fleet_run.study_status import study_url
 from client.analyst.analyst import Analyst
 from client.errors import BadRequestError
-from client.fleet.config_and_results import FleetConfig
-from client.fleet.fleet import Fleet
 from protocol.api.messages import StudyView
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.product import Product
@@ -24,7 +22,7 @@ from protocol.mechanisms.central.trie_plan import TrieHhQuestion
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.number_sums import NumberSumsQuestion
 from protocol.question_and_plan import Terms
-from tests.support.policies import trusting_policy
+from tests.blindtally.commands.conftest import play_one_round
 
 QUESTION = HierarchicalHistogramQuestion(
     threshold=1,
@@ -54,9 +52,7 @@ async def play(
 ) -> None:
     """Let each of 12 devices hold a prefix and its multiple of `scale`, which may be empty."""
     held = [{f"{prefixes[n % len(prefixes)]}{n * scale}": 1} for n in range(12)]
-    config = FleetConfig(12, policy=trusting_policy(min_cohort=5, max_epsilon=5000))
-    fleet = Fleet(lambda: httpx.AsyncClient(base_url=f"{url}/v1", timeout=30), study, held, config)
-    assert [played.view.state async for played in fleet.run()] == ["decoded"]
+    await play_one_round(url, study, held)
 
 
 def run(*args: str) -> tuple[int, str]:

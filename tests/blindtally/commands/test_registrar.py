@@ -12,11 +12,14 @@ from typer.testing import CliRunner, Result
 from blindtally import status_page
 from blindtally.cli import app
 from blindtally.fleet_run.registrar_key_files import create_key_file
+from blindtally.registrar_service.app import RegistrarService
 from client.committee.registrar import Registrar
 from client.committee.round_poller import RoundReporter
-from protocol.api.messages import PendingSeating
+from protocol.api.messages import PendingSeating, StudyView
 from protocol.question_and_plan import Terms
-from tests.client.cohort import QUESTION
+from tests.blindtally.registrar_service.test_app import asked, post
+from tests.client.cohort import QUESTION, TERMS
+from tests.server.fake_provider import FakeProvider, on_a_port
 from tests.support.views import study_document
 
 RUN = CliRunner()
@@ -44,10 +47,7 @@ def test_tokens_are_printed_once_or_written_for_the_owner_alone(key: Path) -> No
     assert json.loads(file.read_text())["tokens"] == result.stdout.split()
     assert registrar("tokens", key, "--revoke", printed[0]).stdout == "the token is revoked\n"
     unknown = registrar("tokens", key, "--revoke", "btr_unknown")
-    assert (unknown.exit_code, unknown.stderr) == (
-        1,
-        "error: the registrar has no such token\n",
-    )
+    assert (unknown.exit_code, unknown.stderr) == (1, "error: the registrar has no such token\n")
 
 
 def test_an_older_copy_of_the_record_makes_and_spends_no_tokens(key: Path) -> None:
@@ -81,6 +81,38 @@ def test_each_round_is_reported_and_the_draws_are_next_to_the_key(
     assert "seated 2,000 devices in round 2 of study abc" in result.stdout
     assert "round 1 of study abd is not seated: too few" in result.stderr
     assert key.with_name("registrar.key.draws").exists()
+
+
+@pytest.mark.parametrize("way", ["command", "provider"])
+def test_devices_are_enrolled_by_a_command_or_an_account(
+    key: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    answers = list[int]()
+
+    async def run(service: RegistrarService, *_: object) -> None:
+        for proof in (good, "invented"):
+            answers.append((await post(service, request, proof)).status_code)
+
+    terms = TERMS.model_copy(update={"registrar": registrar("show", key).stdout.strip()})
+    study = StudyView.model_validate(study_document(QUESTION, terms))
+    request = asked().model_copy(update={"terms": terms, "study": study.id, "rounds": study.rounds})
+    file = key.with_name("study.json")
+    file.write_text(study.model_dump_json())
+    assert registrar("allow", key, file).exit_code == 0
+    monkeypatch.setattr("blindtally.commands.registrar._run", run)
+    provider = FakeProvider(lambda: datetime.now(UTC), claims={"aud": "phones"})
+    with on_a_port(provider):
+        good, options = (
+            provider.id_token("-"),
+            ["--issuer", provider.issuer, "--audience", "phones"],
+        )
+        if way == "command":
+            command = key.with_name("is-real")
+            command.write_text("#!/bin/sh\ngrep -q certificate\n")
+            command.chmod(0o700)
+            good, options = "certificate-1", ["--check", str(command)]
+        assert registrar("serve", key, *options).exit_code == 0
+    assert answers == [200, 403]
 
 
 def test_a_missing_key_and_files_that_hold_no_records_are_named(key: Path) -> None:

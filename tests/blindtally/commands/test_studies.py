@@ -6,7 +6,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from pyarrow import parquet
 from typer.testing import CliRunner
@@ -14,13 +13,11 @@ from typer.testing import CliRunner
 from blindtally.cli import app
 from blindtally.commands.studies import print_study
 from blindtally.commands.watch import round_printer
-from blindtally.demo.server_process import ServerProcess
 from client.analyst.analyst import Analyst
-from client.fleet.config_and_results import FleetConfig
-from client.fleet.fleet import Fleet
 from protocol.api.events import EndCause
 from secagg.keys import Identity
-from tests.support.policies import trusting_policy
+from tests.blindtally.commands.conftest import play_one_round
+from tests.server.application import ServiceOnPort
 
 SIZES = ["--devices", "16", "--rounds", "1", "--threshold", "5", "--words", "1000"]
 
@@ -42,10 +39,7 @@ async def play(url: str, study: str) -> None:
     """Let 16 devices take part in the only round of a study."""
     with Analyst(url) as analyst:
         view = analyst.study(study).view
-    config = FleetConfig(16, policy=trusting_policy(min_cohort=5))
-    held = [{"=common": 1}] * 16
-    fleet = Fleet(lambda: httpx.AsyncClient(base_url=f"{url}/v1"), view, held, config)
-    assert [played.view.state async for played in fleet.run()] == ["decoded"]
+    await play_one_round(url, view, [{"=common": 1}] * 16)
 
 
 @pytest.mark.long_cells  # names of studies that other tests made
@@ -64,7 +58,7 @@ def test_a_study_is_created_listed_started_and_stopped(url: str) -> None:
     )
 
 
-def test_a_study_is_found_by_its_name(url: str, service: ServerProcess) -> None:
+def test_a_study_is_found_by_its_name(url: str, service: ServiceOnPort) -> None:
     first, second = (created(url, "two of one name", "--draft")["id"] for _ in range(2))
     code, output = run(url, "start", "two of one name")
     assert (code, first in output, second in output) == (2, True, True)
@@ -91,7 +85,7 @@ def test_a_study_that_devices_refuse_is_created_with_a_warning(url: str) -> None
 
 def test_a_study_of_strings_has_the_rounds_that_they_need_or_a_warning(url: str) -> None:
     domain = 'domain={"kind": "alphabet", "characters": "ab$", "pad": "$", "length": 7}'
-    fields = (domain, "epsilon=1", "delta=1e-6")
+    fields = (domain, "epsilon=1", "delta=1e-6", "mode=noise")
     options = ["x", "--draft", "--devices", "2000", "--threshold", "1", "--words", "20000"]
     options += ["--mechanism", "triehh", *(part for field in fields for part in ("--set", field))]
     code, output = run(url, "create", *options)

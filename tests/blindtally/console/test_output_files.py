@@ -99,8 +99,7 @@ def test_ctrl_c_ends_with_130_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command",
-    [["query", "abc", "--out", "--top"], ["studies", "list", "--json", "--open"]],
+    "command", [["query", "abc", "--out", "--top"], ["studies", "list", "--json", "--open"]]
 )
 def test_a_missing_path_does_not_take_the_next_option_as_a_file(command: list[str]) -> None:
     run = CliRunner().invoke(app, command, env={"COLUMNS": "200"})

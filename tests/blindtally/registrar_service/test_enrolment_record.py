@@ -10,11 +10,7 @@ from random import Random
 
 import pytest
 
-from blindtally.registrar_service.enrolment_record import (
-    EnrolmentRecord,
-    OlderCopyError,
-    person_of,
-)
+from blindtally.registrar_service.enrolment_record import EnrolmentRecord, OlderCopyError, person_of
 from server.errors import ProblemError
 from tests.client.cohort import REGISTRAR, SECOND_REGISTRAR
 

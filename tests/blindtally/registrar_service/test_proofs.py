@@ -86,9 +86,7 @@ async def test_a_provider_that_does_not_answer_refuses_nobody_permanently(
     assert len(provider.requests) == asked  # keys are asked for once a minute
 
 
-async def test_a_command_decides_by_its_exit_status_and_may_name_the_person(
-    tmp_path: Path,
-) -> None:
+async def test_a_command_decides_by_its_exit_status_and_may_name_the_person(tmp_path: Path) -> None:
     prove = CheckCommand(
         command(
             tmp_path, "read line", 'case "$line" in *good*) echo " tablet 7 ";; *) exit 3; esac'

@@ -75,11 +75,15 @@ def test_a_trie_finds_the_most_common_words(words: str, release: str) -> None:
     assert np.abs(deviations).max() < 5
 
 
-def test_a_trie_of_devices_that_join_by_coins_finds_the_same_words(words: str) -> None:
+def test_a_trie_of_devices_that_join_by_coins_finds_the_same_words(
+    words: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.json"
     asked = ["--devices", "100000", "--levels", "6", "--set", "join_probability=0.2", "--seed", "2"]
-    code, text = run("triehh", "--data", words, *asked, "--json", "-")
+    code, text = run("triehh", "--data", words, *asked, "--json", str(out))
     assert code == 0, text
-    document = json.loads(text)
+    assert "invited 0.2" in " ".join(text.split())
+    document = json.loads(out.read_text())
     assert document["invited"] == document["question"]["join_probability"] == 0.2
     assert abs(document["max_participants"] - 20_000) < 5 * (100_000 * 0.16) ** 0.5
     assert document["recall_at"]["50"] == 1
@@ -87,8 +91,6 @@ def test_a_trie_of_devices_that_join_by_coins_finds_the_same_words(words: str) -
     assert 0.9 < sights["analyst"] == sights["public"] <= 1
     assert sights["server"] is sights["devices"] is None
     assert abs(np.mean(deviations_of_first(document))) < 0.8  # 5 deviations of a mean of 40
-    code, text = run("triehh", "--data", words, *asked)
-    assert "invited 0.2" in " ".join(text.split())
 
 
 @pytest.mark.parametrize(
@@ -103,13 +105,13 @@ def test_a_trie_of_devices_that_join_by_coins_finds_the_same_words(words: str) -
     ],
 )
 def test_impossible_invitations_have_a_reason(words: str, args: list[str], why: str) -> None:
-    code, text = run(*args, "--data", words, "--devices", "1000", "--levels", "3")
+    code, text = run(*args, "--data", words, "--devices", "100", "--levels", "3")
     assert code == 2
     assert why in " ".join(text.split())
 
 
 def test_the_same_seed_gives_the_same_and_dropouts_lower_the_counts(words: str) -> None:
-    asked = ["triehh", "--data", words, "--devices", "20000", "--levels", "6", "--json", "-"]
+    asked = ["triehh", "--data", words, "--devices", "9000", "--levels", "3", "--json", "-"]
     (_, first), (_, same), (_, fewer) = (
         run(*asked),
         run(*asked),

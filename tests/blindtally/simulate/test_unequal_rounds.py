@@ -15,17 +15,17 @@ KNOWN = KeyedPopulation(
     ItemPopulation(ITEMS, SHARES, Alphabet(characters=LETTERS, length=3)),
     Alphabet(characters=LETTERS, length=3),
 )
-THRESHOLD, WORDS, ROUNDS = 40, 500, 20
+THRESHOLD, WORDS, ROUNDS = 40, 500, 10
 LARGE_ROUND, SMALL_ROUND = 5000, 250
 SIZES = {
-    "a small one": [LARGE_ROUND] * 9 + [SMALL_ROUND] + [LARGE_ROUND] * 10,
+    "a small one": [LARGE_ROUND] * 4 + [SMALL_ROUND] + [LARGE_ROUND] * 5,
     "every third small": [
         SMALL_ROUND if number % 3 == 2 else LARGE_ROUND for number in range(ROUNDS)
     ],
-    "day and night": [LARGE_ROUND, SMALL_ROUND] * 10,
-    "night and day": [SMALL_ROUND, LARGE_ROUND] * 10,
-    "fewer from the middle": [LARGE_ROUND] * 10 + [SMALL_ROUND] * 10,
-    "more from the middle": [SMALL_ROUND] * 10 + [LARGE_ROUND] * 10,
+    "day and night": [LARGE_ROUND, SMALL_ROUND] * 5,
+    "night and day": [SMALL_ROUND, LARGE_ROUND] * 5,
+    "fewer from the middle": [LARGE_ROUND] * 5 + [SMALL_ROUND] * 5,
+    "more from the middle": [SMALL_ROUND] * 5 + [LARGE_ROUND] * 5,
     "three times more each round": [min(LARGE_ROUND, 20 * 3**number) for number in range(ROUNDS)],
 }
 

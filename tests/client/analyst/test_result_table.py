@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import StringIO
 from types import SimpleNamespace
 from typing import Any
@@ -123,18 +123,6 @@ def test_a_notebook_shows_a_table_whose_texts_are_escaped() -> None:
     assert "more rows" not in TABLE._repr_html_()
 
 
-def test_without_pyarrow_it_advises_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ImportError, match=re.escape(install_command("arrow"))):
-        TABLE.to_arrow()
-
-
-def test_without_pandas_it_advises_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match=re.escape(install_command("pandas"))):
-        TABLE.to_pandas()
-
-
 @pytest.mark.usefixtures("_figures")
 def test_a_plot_has_a_bar_with_whiskers_for_each_row_and_the_threshold() -> None:
     axes = items("a", "b", "c").plot(2)
@@ -184,7 +172,17 @@ def test_a_table_without_numbers_and_intervals_has_no_plot() -> None:
         ResultTable([prefix], COLUMNS).plot()
 
 
-def test_without_matplotlib_it_advises_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ImportError, match=re.escape(install_command("plot"))):
-        TABLE.plot()
+@pytest.mark.parametrize(
+    ("module", "extra", "call"),
+    [
+        ("pyarrow", "arrow", TABLE.to_arrow),
+        ("pandas", "pandas", TABLE.to_pandas),
+        ("matplotlib", "plot", TABLE.plot),
+    ],
+)
+def test_without_its_extra_it_advises_what_to_install(
+    module: str, extra: str, call: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=re.escape(install_command(extra))):
+        call()

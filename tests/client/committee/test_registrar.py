@@ -177,12 +177,6 @@ async def test_a_draw_that_a_full_disk_refuses_is_drawn_later() -> None:
     assert await asked(at, registrar) == [""]
 
 
-async def test_a_registrar_of_one_study_seats_no_other() -> None:
-    for study, refusals in (("another", []), ("study-1", [""])):
-        registrar = Registrar(REGISTRAR, DrawRecord(), Random(1), study=study)
-        assert await asked(service(), registrar) == refusals
-
-
 async def test_a_round_with_malformed_answers_keeps_no_other_round_waiting() -> None:
     at, answers = service(), iter([b"{}", b"{}", b'{"joiners": 1}'])
 
@@ -207,7 +201,7 @@ async def test_a_round_with_malformed_answers_keeps_no_other_round_waiting() -> 
 
 
 async def test_a_registrar_of_one_study_passes_over_a_round_of_another() -> None:
-    at = service()
+    at, reported = service(), list[str]()
 
     def answer(request: httpx.Request) -> httpx.Response:
         if request.url.path.endswith("/seatings"):
@@ -217,8 +211,8 @@ async def test_a_registrar_of_one_study_passes_over_a_round_of_another() -> None
     registrar = Registrar(REGISTRAR, DrawRecord(), Random(1), study="study-1")
     client = httpx.AsyncClient(transport=MockTransport(answer), base_url="http://service/v1")
     async with client as http:
-        await registrar.act(Transport(http))
-    assert len(at.received) == 1
+        await registrar.act(Transport(http), None, lambda each, _text: reported.append(each.study))
+    assert (reported, len(at.received)) == (["study-1"], 1)
 
 
 async def test_a_program_that_is_the_registrar_seats_in_the_background_until_it_ends() -> None:

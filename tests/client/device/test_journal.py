@@ -2,9 +2,8 @@
 
 import json
 import math
+import multiprocessing
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -13,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import get_ident
+from time import sleep
 from typing import Any
 
 import pytest
@@ -436,22 +436,33 @@ def test_of_many_studies_at_once_one_gets_an_exact_sum(journal: Journal) -> None
         assert sum(threads.map(give, range(8))) == 1
 
 
-def test_of_many_processes_one_gives_its_vector(path: Path) -> None:
-    program = (
-        "import sys; from pathlib import Path\n"
-        "from client.device.journal import FileJournal\n"
-        "from protocol.device_policy.policy import PolicyError\n"
-        "from tests.support.journals import vector_entry\n"
-        "given = vector_entry('study', int(sys.argv[2]), body=sys.argv[2].encode())\n"
-        "try: FileJournal(Path(sys.argv[1])).record(given)\n"
-        "except PolicyError: sys.exit(7)\n"
-    )
-    devices = [
-        subprocess.Popen([sys.executable, "-c", program, str(path), str(number)])
-        for number in range(4)
-    ]
-    codes = sorted(device.wait(60) for device in devices)
-    assert codes == [0, 7, 7, 7]
+def test_of_many_processes_one_gives_its_vector(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = FileJournal._read
+
+    def slow_read(journal: FileJournal) -> Any:
+        lines = read(journal)
+        sleep(0.1)  # without the lock, all four have read before one writes
+        return lines
+
+    def give(number: int) -> None:
+        at_once.wait()
+        try:
+            FileJournal(path).record(vector(b"%d" % number, number, study="study"))
+        except PolicyError:
+            os._exit(7)
+        os._exit(0)
+
+    monkeypatch.setattr(FileJournal, "_read", slow_read)
+    processes = multiprocessing.get_context("fork")  # without the seconds of imports
+    at_once = processes.Barrier(4)
+    devices = [processes.Process(target=give, args=(number,)) for number in range(4)]
+    for device in devices:
+        device.start()
+    for device in devices:
+        device.join(60)
+    assert sorted(device.exitcode or 0 for device in devices) == [0, 7, 7, 7]
     assert len(path.read_text().splitlines()) == 1
 
 

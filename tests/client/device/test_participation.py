@@ -254,7 +254,7 @@ INVITING_QUESTION = EVERY_ROUND_QUESTION.model_copy(
 
 @pytest.mark.parametrize("fell", [0, 2**64 - 1])
 async def test_a_device_joins_by_a_coin_that_it_flips_once(tmp_path: Path, fell: int) -> None:
-    """Let a device poll a hundred times, restarted each time: if not invited, it sends nothing."""
+    """Let a device poll twenty times, restarted each time: if not invited, it sends nothing."""
     path, coins = tmp_path / "journal", list[int]()
 
     def chance(count: int) -> NDArray[np.uint64]:
@@ -262,7 +262,7 @@ async def test_a_device_joins_by_a_coin_that_it_flips_once(tmp_path: Path, fell:
         return np.full(count, fell, np.uint64)
 
     service = Service(view_of(question=INVITING_QUESTION))
-    for _ in range(100):
+    for _ in range(20):
         async with service.client() as http:
             who, policy = device(journal=FileJournal(path)), replace(POLICY, max_epsilon=100)
             taking = participation(http, service.view, who, policy, chance).steps(STUDY)

@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
@@ -21,11 +22,11 @@ from protocol.privacy.ledger import Statement
 from protocol.question_and_plan import Terms
 from tests.support.policies import trusting_policy
 
-ITEMS = ["cab"] * 17 + ["ab"] * 12 + ["bc", "a", "bca"]
+ITEMS = ["cab"] * 13 + ["ab"] * 4 + ["bc", "a", "bca"]
 DOMAIN = Alphabet(characters=".abc", length=3, pad=".")
-TERMS = Terms(cohort_size=32, minimum=16, corrupt=0.1, dropout=0.3)
+TERMS = Terms(cohort_size=20, minimum=10, corrupt=0.1, dropout=0.3)
 GENEROUS_POLICY = trusting_policy(
-    min_cohort=10, max_epsilon=100, max_delta=0.5, min_threshold=1, repeat_exact=True
+    min_cohort=4, max_epsilon=100, max_delta=0.5, min_threshold=1, repeat_exact=True
 )
 
 
@@ -61,7 +62,7 @@ async def create_study(
 async def play(
     connect: ClientFactory, study: StudyView, policy: Policy = GENEROUS_POLICY, dropout: float = 0.1
 ) -> list[FleetRound]:
-    config = FleetConfig(devices=32, dropout=dropout, seed=3, policy=policy)
+    config = FleetConfig(devices=20, dropout=dropout, seed=3, policy=policy)
     holdings = [{item: 1} for item in ITEMS]
     return [each async for each in Fleet(connect, study, holdings, config).run()]
 
@@ -82,17 +83,17 @@ async def epsilons_of(connect: ClientFactory, study: StudyView) -> dict[str, flo
 
 
 async def test_a_study_with_noise_and_losses_finds_what_many_hold(connect: ClientFactory) -> None:
-    """Noise has a deviation below 1, and 17 and 12 devices hold an item: 1 run in 10^6 fails."""
+    """Noise has a deviation below 1, and 11 of 13 devices stay: 1 run in 10^6 fails."""
     study = await create(connect, mode="noise")
     played = await play(connect, study)
     assert [each.view.state for each in played] == ["decoded"] * 3  # a fourth is not asked for
-    assert all(sum(each.dropouts_by_phase().values()) == 3 for each in played)
+    assert all(sum(each.dropouts_by_phase().values()) == 2 for each in played)
     part = Counter(entry.device for each in played for entry in each.results)
     assert set(part.values()) == {3}  # each device, in every round
     heavy_hitters = await heavy_hitters_of(connect, study)
-    assert [each["item"] for each in heavy_hitters[:2]] == ["cab", "ab"]
-    for each, truth in zip(heavy_hitters, (17, 12), strict=False):
-        assert each["estimate"] == pytest.approx(truth, abs=3 + 5 * each["standard_error"])
+    first = heavy_hitters[0]
+    assert first["item"] == "cab"
+    assert first["estimate"] == pytest.approx(13, abs=2 + 5 * first["standard_error"])
     shown = await get(connect, f"/studies/{study.id}")
     assert StudyView.model_validate_json(shown.content).state == "finished"
     epsilons = (await epsilons_of(connect, study)).values()
@@ -101,13 +102,13 @@ async def test_a_study_with_noise_and_losses_finds_what_many_hold(connect: Clien
 
 
 async def test_a_sketch_with_noise_counts_and_spends_no_exact_study(connect: ClientFactory) -> None:
-    """Noise has a deviation below 3, and 28 devices hold an item: 1 run in 10^5 fails."""
-    asked = {"mechanism": "count-sketch", "threshold": 15, "contribution": 1, "rows": 1}
+    """Noise has a deviation below 3, and 18 devices hold an item: 1 run in 10^5 fails."""
+    asked = {"mechanism": "count-sketch", "threshold": 5, "contribution": 1, "rows": 1}
     question = parse_question(asked | {"domain": DOMAIN, "words": 400, "epsilon": 2})
     study = await create_study(connect, question, rounds=1)
-    policy = trusting_policy(min_cohort=10, max_exact_studies=0)
-    config = FleetConfig(devices=32, dropout=0.1, seed=3, policy=policy)
-    fleet = Fleet(connect, study, [{"cab": 1}] * 32, config)
+    policy = trusting_policy(min_cohort=6, max_exact_studies=0)
+    config = FleetConfig(devices=20, dropout=0.1, seed=3, policy=policy)
+    fleet = Fleet(connect, study, [{"cab": 1}] * 20, config)
     assert [each.view.state async for each in fleet.run()] == ["decoded"]
     heavy_hitters = await heavy_hitters_of(connect, study)
     assert "cab" in [each["item"] for each in heavy_hitters]  # and others of its only cell
@@ -115,8 +116,9 @@ async def test_a_sketch_with_noise_counts_and_spends_no_exact_study(connect: Cli
 
 
 async def test_a_sampled_study_shows_no_sum_and_promises_nothing(connect: ClientFactory) -> None:
-    """A quarter of 17 coins is 4 or more with probability 64%, so only the answer is checked."""
-    study = await create(connect, mode="sample-threshold", theta=4, probability=0.5, delta=0.5)
+    """Few of 13 coins may fall for the common item, so only the answer is checked."""
+    own = {"theta": 4, "probability": 0.5, "delta": 0.5, "stride": 3}
+    study = await create(connect, mode="sample-threshold", **own)
     played = await play(connect, study)
     assert played[0].view.state == "decoded"
     answer = await get(connect, f"/studies/{study.id}/rounds/1/cohorts/0/sum")
@@ -152,13 +154,15 @@ async def check_events(connect: ClientFactory, study: StudyView) -> None:
 
 # Devices that join by their own coins.
 
-COIN_HOLDINGS = [{item: 1} for item in ITEMS * 2]  # 64 devices
-COIN_TERMS = Terms(cohort_size=60, minimum=16, corrupt=0.1, dropout=0.3)
+COIN_TERMS = Terms(cohort_size=38, minimum=8, corrupt=0.1, dropout=0.3)
 
 
-async def play_invited(connect: ClientFactory, study: StudyView) -> list[FleetRound]:
-    config = FleetConfig(devices=64, dropout=0.1, seed=3, policy=GENEROUS_POLICY)
-    return [each async for each in Fleet(connect, study, COIN_HOLDINGS, config).run()]
+async def play_invited(
+    connect: ClientFactory, study: StudyView, items: Sequence[str]
+) -> list[FleetRound]:
+    config = FleetConfig(devices=len(items), dropout=0.1, seed=3, policy=GENEROUS_POLICY)
+    holdings = [{item: 1} for item in items]
+    return [each async for each in Fleet(connect, study, holdings, config).run()]
 
 
 def joined(played: FleetRound) -> set[int]:
@@ -169,21 +173,21 @@ def joined(played: FleetRound) -> set[int]:
 
 
 async def test_devices_join_by_their_coins_and_others_stay_away(connect: ClientFactory) -> None:
-    """Expect 20 to 57 of 64 to join, and not the same twice, except with probability 1e-5."""
+    """Expect 10 to 37 of 40 to join, and not the same twice, except with probability 1e-5."""
     own = {"probability": 0.5, "join_probability": 0.6, "stride": 2}
     # It is never full, so it waits for its deadline: a larger cohort hides better.
     study = await create(connect, COIN_TERMS, enrolling=3, mode="both", **own)
-    played = await play_invited(connect, study)
+    played = await play_invited(connect, study, ITEMS * 2)
     assert [each.view.state for each in played] == ["decoded"] * 2
     rounds = [joined(each) for each in played]
-    assert all(20 <= len(here) <= 57 for here in rounds)
-    assert len(rounds[0] ^ rounds[1]) >= 12  # each round flips new coins
+    assert all(10 <= len(here) <= 37 for here in rounds)
+    assert len(rounds[0] ^ rounds[1]) >= 6  # each round flips new coins
     assert all(sum(each.dropouts_by_phase().values()) >= 1 for each in played)
     sitting = [sum(entry.cohort == 0 for entry in each.results) for each in played]
     assert [each.view.cohorts[0].enrolled for each in played] == sitting
     heavy_hitters = await heavy_hitters_of(connect, study)
     first = {each["item"]: each for each in heavy_hitters}["cab"]
-    assert abs(first["estimate"] - 34) < 4 + 5 * first["standard_error"]
+    assert abs(first["estimate"] - 26) < 4 + 5 * first["standard_error"]
     epsilons = await epsilons_of(connect, study)
     assert epsilons["server"] == epsilons["devices"] == epsilons["analyst"]
     assert epsilons["server"] is not None
@@ -200,10 +204,12 @@ async def numbers_shown(connect: ClientFactory, study: StudyView, path: str = ""
 
 async def test_nobody_learns_how_many_joined_by_coins(connect: ClientFactory) -> None:
     own = {"theta": 4, "probability": 0.5, "join_probability": 0.6, "delta": 0.5, "stride": 3}
-    full = COIN_TERMS.model_copy(update={"cohort_size": 18})  # some are late: no time is lost
+    full = COIN_TERMS.model_copy(
+        update={"cohort_size": 18, "minimum": 16}
+    )  # some are late: no time is lost
     study = await create(connect, full, mode="sample-threshold", **own)
     before = await numbers_shown(connect, study)
-    played = await play_invited(connect, study)
+    played = await play_invited(connect, study, ["cab"] * 34 + ["ab"] * 24 + ["bc", "a", "bca"] * 2)
     assert [each.view.state for each in played] == ["decoded"]
     for each in played:
         assert 20 <= len(joined(each)) <= 57
@@ -218,7 +224,7 @@ async def test_nobody_learns_how_many_joined_by_coins(connect: ClientFactory) ->
     added = await numbers_shown(connect, study) + await numbers_shown(connect, study, "/rounds/1")
     answer = await heavy_hitters_of(connect, study)
     counts = Counter(round(each[name]) for each in answer for name in ("estimate", "high"))
-    assert max((added - before - counts).keys()) < 20  # at least 20 joined
+    assert max((added - before - counts).keys()) < 20  # at least 20 of 64 joined
     refusal = await get(connect, f"/studies/{study.id}/frequencies?prefix=c")
     assert refusal.status_code == 422
     assert "nobody may learn" in refusal.text

@@ -122,8 +122,9 @@ async def test_a_fleet_goes_on_after_the_service_was_restored_to_an_earlier_roun
 
     async with AsyncExitStack() as stack:
         apps.append(await stack.enter_async_context(serving(tmp_path / "service.db")))
-        study = await create(current, rounds=3)
-        fleet = Fleet(current, study, HOLDINGS * 2, config())
+        study = await create(current, rounds=3, cohort_size=6, minimum=5)
+        policy = trusting_policy(min_cohort=4)
+        fleet = Fleet(current, study, HOLDINGS, config(devices=6, dropout=0, policy=policy))
 
         async def restore() -> None:
             await stack.aclose()
@@ -180,10 +181,10 @@ async def test_a_fleet_with_the_keys_of_operators_opens_its_one_shot_sums(
     operators = tuple(Identity.of(bytes([n]) * 32) for n in range(1, 8))
     members = [operator.public.hex() for operator in operators]
     terms = {"sum": "one-shot", "committee": {"members": members}, "cohort_size": 8, "minimum": 5}
-    study = await create(connect, **terms)
+    study = await create(connect, rounds=1, **terms)
     policy = replace(POLICY, committee=frozenset(operator.public for operator in operators))
     played = await play(connect, study, config(policy=policy, operators=operators))
-    assert len(played) == 2
+    assert len(played) == 1
     for each in played:  # two of ten drop out, and send nothing
         assert (each.view.state, each.view.participants) == ("decoded", 8)
         assert len(each.results_in_sum(each.view.cohorts[0])) == 8
@@ -200,11 +201,11 @@ async def test_devices_of_a_fleet_volunteer_for_the_committees_of_its_rounds(
     """One of twelve volunteers leaves after it has registered a key; most often it is drawn."""
     committee = {"volunteers": 12, "size": 9}
     terms = {"registrar": registrar.public.hex(), "sum": "one-shot", "committee": committee}
-    study = await create(connect, cohort_size=10, minimum=5, **terms)
+    study = await create(connect, rounds=1, cohort_size=10, minimum=5, **terms)
     policy = Policy(min_cohort=5, registrar=registrar.public, min_volunteers=12)
     fleet_config = config(dropout=0, registrar=registrar, policy=policy, committee_dropout=0.08)
     played = await play(connect, study, fleet_config)
-    assert len(played) == 2
+    assert len(played) == 1
     for each in played:
         assert (each.view.state, each.view.participants) == ("decoded", 10)
 

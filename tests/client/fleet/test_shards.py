@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from blindtally.demo.server_process import ServerProcess
 from blindtally.fleet_run.results import verify_sum
 from client.analyst.analyst import Analyst, Study
 from client.device.device import DeviceStep
@@ -25,6 +24,7 @@ from protocol.api.phases import MessageKind, Phase
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.question_and_plan import Terms
+from tests.server.application import ServiceOnPort, on_a_port
 from tests.support.policies import trusting_policy
 
 HOLDINGS = [{"common": 1, f"rare {index % 3}": 2} for index in range(18)]
@@ -52,8 +52,8 @@ class Elsewhere(ThreadPoolExecutor):
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("service"), is_open=True) as running:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceOnPort]:
+    with on_a_port(tmp_path_factory.mktemp("service")) as running:
         yield running
 
 
@@ -71,7 +71,7 @@ def ended(played: list[FleetRound]) -> list[list[tuple[int, EndState, DeviceStep
     return [[(e.device, e.state, e.last_step) for e in each.results] for each in played]
 
 
-def test_shards_give_the_same_results_as_one_process(service: ServerProcess) -> None:
+def test_shards_give_the_same_results_as_one_process(service: ServiceOnPort) -> None:
     reports: list[FleetProgress] = []
     results = []
     with Analyst(service.url) as analyst, Elsewhere(3) as elsewhere:
