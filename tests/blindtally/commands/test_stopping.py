@@ -22,7 +22,7 @@ from client.fleet.shards import LostWorkersError
 from protocol.api.messages import RoundView
 
 SECURE = ("simulate", "adaptive-iblt", "--set=sum=pairwise", "--data=words", "--devices=30")
-TWO_WORKERS, DASK_WORKERS = ("--workers", "2"), ("--workers", f"{LOCAL_CLUSTER}:2")
+TWO_WORKERS, DASK_WORKERS = ("--workers", "2"), ("--workers", f"{LOCAL_CLUSTER}:1")
 SMALL_FLEET = ("--create", "--devices", "12", "--rounds", "9", "--min-cohort", "5")
 PATIENCE = 120
 
