@@ -40,6 +40,7 @@ from server.db.database import Database
 from server.db.database_url import parse_url
 from server.db.repositories.access.credentials_and_audit import AccessRepository
 from server.db.sqlite_lock import DatabaseInUseError, sqlite_process_lock
+from server.pages.forms.example import Simulator
 from server.settings import SHUTDOWN_SECONDS, Settings, is_loopback
 from server.telemetry import logs, traces
 
@@ -84,7 +85,7 @@ def _serve(flags: Mapping[str, str | int | Path | None], *, as_json: bool, log_l
     _check_address(settings)
     _check_provider(settings)
     provider = _trace_provider()
-    app = create_app(settings, None, SystemRandom(), provider)
+    app = create_app(settings, None, SystemRandom(), provider, simulator=_simulator(settings))
     raise_open_file_limit()
     if notice := slower_reader("server"):
         _print_note(notice, "warning")
@@ -98,6 +99,15 @@ def _serve(flags: Mapping[str, str | int | Path | None], *, as_json: bool, log_l
             provider.shutdown()  # sends the last traces
     if not server.started:  # the reason is in the log
         raise typer.Exit(1)
+
+
+def _simulator(settings: Settings) -> Simulator | None:
+    """Return devices for the example of an open service without TLS; None for other services."""
+    if not settings.open or settings.tls_certificate is not None:
+        return None
+    from blindtally.fleet_run.example_devices import ExampleDevices  # noqa: PLC0415 - for trials
+
+    return ExampleDevices()
 
 
 def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:

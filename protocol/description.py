@@ -1,9 +1,10 @@
 """Descriptions of mechanisms, so that pages, commands and planners are written once for all.
 
 A mechanism has a `Description`: what it finds, what bounds its messages, what it guarantees, and
-the form in which an analyst asks its question. For example, the form of `tracked` has the fields
-`question.threshold` and `question.domain.max_bytes`, and fixes `domain.kind` to "hashed". A
-mechanism without a form is usable over HTTP and by commands, but no page offers it.
+the forms in which an analyst asks its question, one for each kind of what devices hold. For
+example, the form of `tracked` for texts has the fields `question.threshold` and
+`question.domain.max_bytes`, and fixes `domain.kind` to "hashed"; its other form is for listed
+options. A mechanism without a form is usable over HTTP and by commands, but no page offers it.
 """
 
 from collections.abc import Mapping
@@ -16,6 +17,14 @@ EXACT_SUM_GUARANTEE: Final = "secure sum of a cohort; the sum itself is seen"
 RELEASE_GUARANTEE: Final = "central (epsilon, delta): of the sum with noise, else of what is shown"
 PURE_REPORT_GUARANTEE: Final = "epsilon-local DP, replacing the item"
 REPORT_GUARANTEE: Final = "epsilon or (epsilon, delta)-local DP"
+
+
+class HeldKind(StrEnum):
+    """Kind of what a device holds, as an analyst chooses it first."""
+
+    TEXTS = "texts"
+    OPTIONS = "options"
+    NUMBERS = "numbers"
 
 
 class AnswerKind(StrEnum):
@@ -40,6 +49,12 @@ class FormField:
     is_optional: bool = False
     is_rare: bool = False  # few studies change it: it is folded away
 
+    @property
+    def is_held(self) -> bool:
+        """Return whether the field says what a device holds."""
+        held = ("question.domain.", "question.contribution", "question.threshold")
+        return self.path.startswith(held)
+
     def convert(self, text: str) -> object:
         """Return the value of `text`; the request's validation refuses a text of the wrong type."""
         if self.widget == "lines":
@@ -58,14 +73,26 @@ class FormField:
 class QuestionForm:
     """Form of a kind of question; `fixed_fields` are fields of the question that it does not show.
 
-    `rounds` is the default number of rounds.
+    `terms` has other defaults of the fields of all studies, such as {"rounds": "8"}.
     """
 
     title: str
     text: str
     fixed_fields: Mapping[str, Any]
     fields: tuple[FormField, ...]
-    rounds: str = "5"
+    terms: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def held(self) -> HeldKind:
+        """Return what devices hold: it follows from the kind of the domain."""
+        fixed = self.fixed_fields
+        return held_kind(fixed.get("domain.kind") or fixed.get("domain", {}).get("kind"))
+
+
+def held_kind(domain_kind: str | None) -> HeldKind:
+    """Return what devices hold whose items are in a domain of this kind; None is of any text."""
+    kinds = {"listed": HeldKind.OPTIONS, "interval": HeldKind.NUMBERS}
+    return kinds.get(domain_kind or "", HeldKind.TEXTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +103,7 @@ class Description:
     cost: str
     guarantee: str = EXACT_SUM_GUARANTEE
     form: QuestionForm | None = None
+    more_forms: tuple[QuestionForm, ...] = ()  # of devices that hold something else
     items_label: str = "Items shown"  # what `Mechanism.shown_distinct` counts
     items_note: str = ""  # a sentence about these items
     counted: str = "item"  # what an answer lists
@@ -128,7 +156,7 @@ REPORT_EPSILON: Final = FormField(
     "question.epsilon", "Epsilon", "2", "number", "Privacy loss of each device's report."
 )
 RELEASE_MODE: Final = FormField(
-    "question.mode", "Release of counts", "noise", "choice",
+    "question.mode", "Release of counts", "noise", "choice", "How counts are hidden.",
     choices=(
         ("noise", "Devices add noise: private against the server too"),
         ("sample-threshold", "Sampling and a threshold: private against readers of the answer"),
@@ -151,12 +179,21 @@ STOP_FIELDS: Final = (
         is_optional=True, is_rare=True,
     ),
 )  # fmt: skip
+OPTIONS: Final = FormField(
+    "question.domain.items", "Options",
+    "monday\ntuesday\nwednesday\nthursday\nfriday\nsaturday\nsunday", "lines",
+    "One per line, from which a device holds some.",
+)  # fmt: skip
 SEGMENTS: Final = FormField(
     "question.domain.segments", "Segments", "", "lines",
     "One per line, such as countries, for an answer by segment. Devices pass pairs of a segment "
     "and an item.",
     is_optional=True, is_rare=True,
 )  # fmt: skip
-LOWEST_VALUE: Final = FormField("question.domain.low", "Lowest value", "0", "number")
-HIGHEST_VALUE: Final = FormField("question.domain.high", "Highest value", "100", "number")
+LOWEST_VALUE: Final = FormField(
+    "question.domain.low", "Lowest value", "0", "number", "Others are left out."
+)
+HIGHEST_VALUE: Final = FormField(
+    "question.domain.high", "Highest value", "100", "number", "Others are left out."
+)
 SHORT_MAX_BYTES: Final = replace(MAX_BYTES, default="12")

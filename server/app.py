@@ -35,6 +35,7 @@ from server.pages import studies as study_pages
 from server.pages.charts.round_history import RoundSizes
 from server.pages.forms import preview
 from server.pages.forms import routes as form_routes
+from server.pages.forms.example import Simulator
 from server.pages.page_requests import answer_error, unauthenticated_response
 from server.service import run_service
 from server.settings import DEFAULT_PACE, Pace, Settings
@@ -54,12 +55,14 @@ def create_app(
     rng: Random,
     provider: TracerProvider | None = None,
     pace: Pace = DEFAULT_PACE,
+    simulator: Simulator | None = None,
 ) -> FastAPI:
     """Return the application; its database is opened when its lifespan starts.
 
     Tests pass a `clock` and a `pace`; without a clock, the time is the database's. `rng` makes
     public seeds, identifiers and graphs: pass the system's randomness. `provider` receives the
-    traces; None is the provider of the process, which discards them by default.
+    traces; None is the provider of the process, which discards them by default. A service for
+    trials has a `simulator`, whose devices answer the example study.
     """
     metrics = Metrics()
 
@@ -80,6 +83,7 @@ def create_app(
         telemetry=traces.request_tracing(provider),
     )
     app.state.metrics, app.state.public_responses = metrics, {}
+    app.state.simulator = simulator
     for module in (  # in the order in which a path is matched
         *_DEVICES,
         studies,

@@ -142,12 +142,15 @@ _FORM: Final = QuestionForm(
         ),
         LOWEST_VALUE,
         HIGHEST_VALUE,
-        FormField("question.domain.alpha", "Base of a digit", "10"),
+        FormField(
+            "question.domain.alpha", "Base of a digit", "10", hint="Such as 10.", is_rare=True
+        ),
         FormField(
             "question.domain.length",
             "Digits",
             "4",
             hint="Numbers are rounded to base^digits steps of the interval.",
+            is_rare=True,
         ),
         SEGMENTS,
     ),

@@ -19,13 +19,20 @@ and does not specify whether it has signs; both are here. `rows` is its H.
 
 import math
 from collections.abc import Iterable
-from typing import Any, Literal, Self
+from dataclasses import replace
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from protocol.description import (
+    DELTA,
+    EPSILON,
+    OPTIONS,
+    THRESHOLD,
+    WORDS,
     Description,
+    QuestionForm,
 )
 from protocol.domains import Domain
 from protocol.estimation.empirical_bayes import decision_threshold, normal_posterior
@@ -66,6 +73,15 @@ _EXPECTED_FALSE_POSITIVES = 0.3  # mean number of items of a study that only noi
 _SCORES_ARRAY, _VARIANCES_ARRAY, _DEVICES_ARRAY = "scores", "variances", "devices"
 # The same as of candidates, of keys that nobody holds.
 _NOISE_ARRAY, _NOISE_VARIANCES_ARRAY = "scores of nobody", "variances of nobody"
+_PRIVATE_FORM: Final = QuestionForm(
+    "Counts of listed options, differentially private",
+    "How many devices hold each option of a list. Devices add noise to the sums.",
+    {"contribution": 1, "domain.kind": "listed"},
+    (
+        *(OPTIONS, replace(THRESHOLD, default="50"), EPSILON, DELTA),
+        replace(WORDS, default="96"),
+    ),
+)
 
 
 class FrequencySketchQuestion(SumQuestion):
@@ -179,6 +195,8 @@ class FrequencySketchMechanism(SumMechanism[FrequencySketchQuestion, FrequencySk
 
     def __init__(self, name: FrequencySketchName) -> None:
         self.name = name
+        if name == "count-median":
+            self.description = replace(self.description, form=_PRIVATE_FORM)
 
     def _first_fields(
         self, question: FrequencySketchQuestion, terms: Terms, rounds: int

@@ -1,5 +1,7 @@
 """OpenAPI document of the service: every refusal is a problem, with credentials and examples."""
 
+import tomllib
+from pathlib import Path
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -21,6 +23,10 @@ _CREDENTIALS = {
     "token": "An enrolment token, with which a device enrols its identity.",
     "credential": "The credential that a device enrolled; its own choice if the service is open.",
 }
+# Meanings of fields and parameters, by name, or by document and name.
+_MEANINGS: Final = tomllib.loads(
+    Path(__file__).with_name("field_meanings.toml").read_text(encoding="utf-8")
+)
 _EXAMPLES: Final[dict[str, PublicModel]] = {
     "StudyRequest": StudyRequest(
         name="new words",
@@ -63,6 +69,8 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
             _describe_problems(operation["responses"])
             _describe_credential(path, operation)
             _add_example(operation)
+            for parameter in operation.get("parameters", ()):
+                _describe(parameter, parameter["name"])
     components = document["components"]
     schemas = components["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):
@@ -70,11 +78,21 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
     problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas |= problem.pop("$defs", {})
     schemas["Problem"] = problem
+    for schema in schemas.values():
+        for name, field in schema.get("properties", {}).items():
+            _describe(field, f"{schema.get('title', '')}.{name}", name)
     components["securitySchemes"] = {
         name: {"type": "http", "scheme": "bearer", "description": description}
         for name, description in _CREDENTIALS.items()
     }
     return document
+
+
+def _describe(described: dict[str, Any], *names: str) -> None:
+    """Describe a field or parameter without a description by what one of its `names` means."""
+    meaning = next((_MEANINGS[name] for name in names if name in _MEANINGS), "")
+    if meaning:
+        described.setdefault("description", meaning)
 
 
 def _describe_problems(responses: dict[str, Any]) -> None:

@@ -4,17 +4,14 @@ Strangers may read the reference, as a page and as an OpenAPI document. To make 
 of a second of all other requests, so a process makes each once.
 """
 
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from fastapi import Request, Response
 from starlette.responses import JSONResponse
 
-from server.pages.forms.fields import QUESTION_FORMS
+from server.pages.forms.questions import QUESTION_FORMS
 from server.pages.page_requests import page_router
 from server.pages.rendering import is_partial, render
 
@@ -84,7 +81,7 @@ def operations_of(paths: Schema) -> Iterator[tuple[str, Operation]]:
                     path,
                     operation.get("description", operation.get("summary", "")),
                     [
-                        (each["name"], type_name(each["schema"]), _meaning(each["name"], each))
+                        (each["name"], type_name(each["schema"]), each.get("description", ""))
                         for each in operation.get("parameters", [])
                     ],
                     _content_name(operation.get("requestBody", {})),
@@ -111,21 +108,10 @@ def fields_of(schema: Schema) -> list[tuple[str, str, str]]:
         (
             name,
             type_name(field) + ("" if name in required else ", optional"),
-            _meaning(name, field, schema.get("title", "")),
+            field.get("description", ""),
         )
         for name, field in schema.get("properties", {}).items()
     ]
-
-
-@cache
-def _meanings() -> Mapping[str, str]:
-    return tomllib.loads(Path(__file__).with_name("field_meanings.toml").read_text("utf-8"))
-
-
-def _meaning(name: str, described: Schema, document: str = "") -> str:
-    """Return the description of a field or parameter; otherwise what its name means there."""
-    known = _meanings()
-    return described.get("description") or known.get(f"{document}.{name}", known.get(name, ""))
 
 
 def type_name(schema: Schema) -> str:

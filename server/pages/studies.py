@@ -78,6 +78,7 @@ async def list_studies(
         after=after,
         next=last and last.id,
         key=uuid4().hex,
+        has_example=request.app.state.simulator is not None,
     )
 
 

@@ -53,11 +53,24 @@ async def a_crowd_takes_part_inside_a_running_event_loop(service: LocalService) 
     assert crowd.result(60)[EndState.FINISHED] == 9
 
 
+def the_example_of_an_open_service_is_answered_by_its_own_devices(service: LocalService) -> None:
+    page, headers = f"{service.url}/studies/new/example", {"Origin": service.url}
+    made = httpx.post(page, data={"key": "1"}, headers=headers, timeout=60)
+    study = service.analyst.study(made.headers["location"].rsplit("/", 1)[-1])
+    try:
+        while (first := study.rounds()[0]).state == "running":
+            time.sleep(0.2)
+    finally:
+        study.stop()
+    assert (first.state, first.participants) == ("decoded", 100)
+
+
 def test_all_parties_of_a_study_are_there_until_the_block_ends() -> None:
     before = threading.active_count()
     with LocalService() as service:
         an_app_takes_part_among_a_crowd(service)
         asyncio.run(a_crowd_takes_part_inside_a_running_event_loop(service))
+        the_example_of_an_open_service_is_answered_by_its_own_devices(service)
         assert httpx.get(f"{service.registrar}/healthz").text == "ok\n"
         folder = service._folder.name
         with pytest.raises(RuntimeError, match="make another one"):

@@ -162,7 +162,9 @@ class HierarchicalHistogram(
             (
                 LOWEST_VALUE,
                 HIGHEST_VALUE,
-                FormField("question.domain.alpha", "Branches per level", "4"),
+                FormField(
+                    "question.domain.alpha", "Branches per level", "4", hint="Parts of each part."
+                ),
                 FormField(
                     "question.domain.length", "Levels", "4", hint="There are branches^levels bins."
                 ),

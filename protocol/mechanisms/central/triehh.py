@@ -114,7 +114,8 @@ class TrieHh(ReleaseMechanism[TrieHhQuestion, TrieHhPlan]):
                 replace(CONTRIBUTION, default="1"),
                 *(EPSILON, DELTA, RELEASE_MODE, WORDS),
             ),
-            rounds="8",  # one for each character of the longest string
+            # A round for each character of the longest string, of devices that outweigh the noise.
+            {"rounds": "8", "terms.cohorts": "50"},
         ),
     )
 

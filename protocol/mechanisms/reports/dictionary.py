@@ -14,6 +14,7 @@ Source: [Pan24]; the value for "no item" is ours.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property, partial
 from math import sqrt
 from typing import Any, ClassVar, Final, Literal, Self
@@ -22,6 +23,9 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from protocol.description import (
+    HIGHEST_VALUE,
+    LOWEST_VALUE,
+    OPTIONS,
     PURE_REPORT_GUARANTEE,
     REPORT_EPSILON,
     THRESHOLD,
@@ -111,16 +115,17 @@ _FORM: Final = QuestionForm(
     "The count of each item of a list. Each device sends one report that is private by itself, so "
     "that no sum must be trusted.",
     {"contribution": 1, "domain.kind": "listed"},
+    (OPTIONS, THRESHOLD, REPORT_EPSILON),
+)
+_NUMBERS_FORM: Final = QuestionForm(
+    "Histogram of numbers, from private reports",
+    "How many devices hold a number in each bin. Each device sends one report that is private by "
+    "itself.",
+    {"contribution": 1, "domain.kind": "interval", "domain.length": 1},
     (
-        FormField(
-            "question.domain.items",
-            "Items",
-            "monday\ntuesday\nwednesday\nthursday\nfriday\nsaturday\nsunday",
-            "lines",
-            "One item per line.",
-        ),
-        THRESHOLD,
-        REPORT_EPSILON,
+        *(LOWEST_VALUE, HIGHEST_VALUE),
+        FormField("question.domain.alpha", "Bins", "10", hint="Of equal width."),
+        *(THRESHOLD, REPORT_EPSILON),
     ),
 )
 
@@ -134,8 +139,10 @@ class OracleMechanism(ReportMechanism[OracleQuestion, OraclePlan, ReportCounts])
 
     def __init__(self, name: str, purpose: str, cost: str) -> None:
         self.name = name
-        form = _FORM if name == "ocms-gf" else None
-        self.description = Description(purpose, cost, PURE_REPORT_GUARANTEE, form)
+        self.description = Description(purpose, cost, PURE_REPORT_GUARANTEE)
+        if name == "ocms-gf":
+            more = (_NUMBERS_FORM,)
+            self.description = replace(self.description, form=_FORM, more_forms=more)
 
     def domain_about(self, known: KnownItems, fields: Mapping[str, Any]) -> Domain:
         del fields

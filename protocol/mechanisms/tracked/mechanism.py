@@ -11,6 +11,7 @@ import numpy as np
 from protocol.description import (
     CONTRIBUTION,
     MAX_BYTES,
+    OPTIONS,
     SEGMENTS,
     STOP_FIELDS,
     THRESHOLD,
@@ -89,6 +90,14 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
             "and each plan reveals them to devices.",
             {"domain.kind": "hashed"},
             (THRESHOLD, CONTRIBUTION, MAX_BYTES, WORDS, SEGMENTS, *STOP_FIELDS),
+        ),
+        more_forms=(
+            QuestionForm(
+                "Counts of listed options",
+                "How many devices hold each option of a list, counted exactly.",
+                {"domain.kind": "listed"},
+                (OPTIONS, replace(CONTRIBUTION, default="1"), THRESHOLD, WORDS, *STOP_FIELDS),
+            ),
         ),
         items_note="Items found in earlier rounds are counted outside the table and need no "
         "capacity.",

@@ -1,33 +1,20 @@
-"""Studies that are created like others: like another one, or like the example of web domains."""
+"""Studies that are created like another one."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import ValidationError
 
-from protocol.api.messages import StudyRequest, StudyView, Timeouts
-from protocol.description import FormField
-from protocol.domains.hashed import Hashed
-from protocol.mechanisms.registry import parse_question
-from protocol.question_and_plan import Terms
-from server.pages.forms.fields import QUESTION_FORMS, form_fields, study_document
-
-EXAMPLE: Final = StudyRequest(
-    name="example: common web domains",
-    question=parse_question(
-        {
-            "mechanism": "tracked",
-            "threshold": 8.0,
-            "contribution": 2,
-            "domain": Hashed(max_bytes=64),
-            "words": 2000,
-        }
-    ),
-    terms=Terms(cohort_size=100, minimum=50),
-    rounds=4,
-    timeouts=Timeouts(idle=1),
-    start=True,
+from protocol.api.messages import StudyRequest, StudyView
+from protocol.description import FormField, held_kind
+from server.pages.forms.questions import (
+    QUESTION_FORMS,
+    StudyForm,
+    form_fields,
+    question_form,
+    study_document,
 )
+
 _NOT_COPIED: Final = ("name", "start", "question.domain.salt")  # each study has its own
 
 
@@ -36,13 +23,26 @@ def can_clone(study: StudyView) -> bool:
     return study.question.mechanism in QUESTION_FORMS
 
 
+def form_of(study: StudyView) -> StudyForm:
+    """Return the form of the mechanism of `study`, that for its domain if there is one.
+
+    Raises:
+        ProblemError: if the mechanism has no form.
+    """
+    domain = study.question.domain
+    held = held_kind(getattr(domain, "inner", domain).kind)
+    forms = [each for each in QUESTION_FORMS.values() if each.name == study.question.mechanism]
+    fitting = (each for each in forms if each.question.held is held)
+    return next(fitting, None) or question_form(study.question.mechanism)
+
+
 def values_of(study: StudyView) -> dict[str, str]:
     """Return the values of the form for a study like `study`, which has another name."""
     document = _request_document(study)
     domain = document["question"]["domain"]
     document["question"]["domain"] = domain.get("inner", {}) | domain
     values = {"name": f"{study.name} (copy)"[:200], "start": "on"}
-    for field in form_fields(QUESTION_FORMS[study.question.mechanism]):
+    for field in form_fields(form_of(study)):
         if field.path not in _NOT_COPIED:
             text = _text(field, _value_at(document, field.path))
             values[field.path] = text if text or field.is_optional else field.default
@@ -51,7 +51,7 @@ def values_of(study: StudyView) -> dict[str, str]:
 
 def lost_fields(study: StudyView, values: Mapping[str, str]) -> list[str]:
     """Return the names of the fields of `study` that the form cannot express."""
-    built = study_document(QUESTION_FORMS[study.question.mechanism], values)
+    built = study_document(form_of(study), values)
     original = dict(_leaves(_request_document(study)))
     try:
         copied = dict(_leaves(StudyRequest.model_validate(built).model_dump(mode="json")))

@@ -6,7 +6,7 @@ The cost follows from the first plan. Results are read from simulated studies (`
 import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from fastapi import Request, Response
 from pydantic import ValidationError
@@ -18,13 +18,14 @@ from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan, mechanism_o
 from protocol.question_and_plan import Terms
 from secagg.parameters import choose_parameters
 from server.api.studies import compute_plan, find_field_errors
-from server.errors import ProblemError
+from server.errors import FieldError, ProblemError
 from server.first_plan import PlanRequest
 from server.pages.charts.round_history import RoundSize
 from server.pages.formatting import items_label, nbytes, number, significant, summed_group
-from server.pages.forms.errors import assign_to_fields, with_labels
-from server.pages.forms.expected_f1 import WORD_RANGE, expected_f1
-from server.pages.forms.fields import NAME_FIELD, question_form, study_document
+from server.pages.forms.errors import FormErrors, assign_to_fields
+from server.pages.forms.expected_f1 import WORD_RANGE, ExpectedF1, expected_f1
+from server.pages.forms.fields import NAME_FIELD
+from server.pages.forms.questions import StudyForm, chosen_form, study_document, values_for
 from server.pages.page_requests import page_router, read_form
 from server.pages.rendering import render
 from server.principals import Permission
@@ -42,60 +43,83 @@ class AdviceLine:
     note: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """Facts of the study in a form, or the errors for which it has none.
+
+    `lines` are the results and the costs of the study, and `details` those of its sums. `command`
+    predicts its results.
+    """
+
+    errors: FormErrors
+    lines: tuple[AdviceLine, ...] = ()
+    details: tuple[AdviceLine, ...] = ()
+    command: str | None = None
+
+    @classmethod
+    def of_plan(cls, plan: AnyPlan) -> "Preview":
+        """Return the preview of the study that begins with `plan`."""
+        expected = expected_f1(plan)
+        lines = [*_facts(plan), *_cost_lines(plan)]
+        details = [] if plan.mechanism in REPORT_MECHANISMS else _sum_lines(plan)
+        if expected is not None:
+            note = "in 88% of simulated studies, of flat to steep counts"
+            f1 = AdviceLine("Expected F1", f"{expected.low:.2f} to {expected.high:.2f}", note)
+            lines, details = [f1, *lines], [*_f1_lines(expected), *details]
+        return cls(FormErrors({}, []), tuple(lines), tuple(details), _plan_command(plan))
+
+
 @router.post("/preview")
 async def preview(request: Request, service: ServiceDep) -> Response:
     """Show the cost of the study for a device, and its expected results, if the form is filled."""
-    plan, error = await _plan_of_form(await read_form(request), service)
-    return render(
-        request,
-        "preview.html",
-        error=error,
-        lines=[] if plan is None else await asyncio.to_thread(_lines, plan),
-        command=None if plan is None else _plan_command(plan),
-    )
+    form = await read_form(request)
+    question = chosen_form(form)
+    shown = await preview_of(question, values_for(question, form), service)
+    return render(request, "preview.html", preview=shown, question=question)
 
 
-async def _plan_of_form(form: Mapping[str, str], service: Service) -> tuple[AnyPlan | None, str]:
-    """Return the first plan of the study in `form`, or the reason why there is none yet."""
-    question = question_form(form.get("question", ""))
+async def preview_of(question: StudyForm, form: Mapping[str, str], service: Service) -> Preview:
+    """Return the preview of the study in a filled `form`."""
     document = study_document(question, form)
     try:
-        request = PlanRequest.model_validate(document)
-        return await compute_plan(request, service), ""
+        plan = await compute_plan(PlanRequest.model_validate(document), service)
     except ValidationError:
         errors = assign_to_fields(question, await find_field_errors(document, service))
         errors.by_field.pop(NAME_FIELD.path, None)  # the name costs a device nothing
-        return None, errors.summary(question)
+        return Preview(errors)
     except ProblemError as problem:
-        return None, with_labels(question, problem.detail)
+        fault: FieldError = {"location": "body", "detail": problem.detail}
+        return Preview(assign_to_fields(question, problem.errors or [fault]))
+    return await asyncio.to_thread(Preview.of_plan, plan)
 
 
-def _lines(plan: AnyPlan) -> list[AdviceLine]:
-    return [*_cost_lines(plan), *_result_lines(plan)]
-
-
-def _cost_lines(plan: AnyPlan) -> list[AdviceLine]:
-    size = RoundSize.of_plan(plan)
+def _cost_lines(plan: AnyPlan) -> Iterator[AdviceLine]:
     is_reporting = plan.mechanism in REPORT_MECHANISMS
     note = f"its {'report' if is_reporting else 'table'}, once in a round"
     if plan.terms.is_one_shot:
         note = "the one message of a round, with shares of all members"
-    lines = [AdviceLine("A device sends", nbytes(size.sent_bytes), note)]
-    lines += [
-        AdviceLine("Devices refuse it", "by default", f"because the study {refusal.reason}")
-        for refusal in default_refusals(plan)
-    ]
+    yield AdviceLine("A device sends", nbytes(RoundSize.of_plan(plan).sent_bytes), note)
+    in_round = plan.terms.max_devices
+    needed = in_round if plan.question.asks_every_round else in_round * plan.rounds
+    asked = "all in each round" if plan.question.asks_every_round else "each takes part once"
+    rounds = "1 round" if plan.rounds == 1 else f"{number(plan.rounds)} rounds"
+    note = f"{rounds} of at most {number(in_round)}; {asked}"
+    yield AdviceLine("Devices asked", number(needed), note)
+    if not is_reporting:
+        note = "nobody can read the items of one device in it"
+        yield AdviceLine("Smallest sum", f"{number(plan.terms.min_summed)} devices", note)
+    refusals = [*default_refusals(plan)]
+    for refusal in refusals:
+        note = f"because the study {refusal.reason}"
+        yield AdviceLine("Devices refuse it", "by default", note)
+    if not refusals:
+        yield AdviceLine("Devices accept it", "by default")
     if reason := why_nothing_can_be_listed(plan):
-        lines.append(AdviceLine("Items listed", "none", reason))
-    if is_reporting:
-        max_reports = plan.terms.max_devices
-        lines.append(AdviceLine("Reports accepted", number(max_reports), "per round, at most"))
-        return [*lines, *_facts(plan)]
-    return [*lines, *_sum_lines(plan, size.capacity), *_facts(plan)]
+        yield AdviceLine("Items listed", "none", reason)
 
 
-def _sum_lines(plan: AnyPlan, capacity: int | None) -> list[AdviceLine]:
-    committee = plan.terms.committee
+def _sum_lines(plan: AnyPlan) -> list[AdviceLine]:
+    committee, capacity = plan.terms.committee, RoundSize.of_plan(plan).capacity
     lines = _committee_lines(committee) if committee else _cohort_lines(plan.terms)
     if capacity is not None:
         label = items_label(plan.mechanism).lower()
@@ -159,12 +183,7 @@ def _facts(plan: AnyPlan) -> list[AdviceLine]:
     ]
 
 
-def _result_lines(plan: AnyPlan) -> Iterator[AdviceLine]:
-    expected = expected_f1(plan)
-    if expected is None:
-        return
-    note = "in 88% of simulated studies, of flat to steep counts"
-    yield AdviceLine("Expected F1", f"{expected.low:.2f} to {expected.high:.2f}", note)
+def _f1_lines(expected: ExpectedF1) -> Iterator[AdviceLine]:
     yield AdviceLine("Mean F1", f"{expected.f1:.2f}", "if shares fall as 1 / rank, as below")
     fewest, most = WORD_RANGE
     for goal, words in expected.words_by_goal.items():
@@ -176,9 +195,9 @@ def _result_lines(plan: AnyPlan) -> Iterator[AdviceLine]:
 
 def _plan_command(plan: AnyPlan) -> str | None:
     """Return the command that predicts the results of a study; None if there is none."""
-    if not mechanism_of(plan).is_planned:
+    mechanism, question = mechanism_of(plan), cast("Any", plan.question)
+    if not mechanism.is_planned or mechanism.options(question):
         return None
-    question: Any = plan.question
     options = {
         "devices": plan.terms.max_devices,
         "rounds": plan.rounds,

@@ -1,7 +1,6 @@
 """Routes of the form that creates a study, with every fault at its field."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from secrets import token_bytes
 from typing import Annotated
 from uuid import uuid4
@@ -12,30 +11,31 @@ from starlette.responses import RedirectResponse
 
 from protocol.api.credentials import key_file_text
 from protocol.api.messages import ProblemType, StudyRequest, StudyView
-from protocol.description import FormField
 from secagg.keys import KEY_BYTES, Identity
 from server.api import studies as api
 from server.api.dependencies import Caller, StudyId, require
 from server.errors import FieldError, ProblemError, not_found
-from server.pages.forms.cloning import EXAMPLE, lost_fields, values_of
-from server.pages.forms.errors import FormErrors, assign_to_fields
-from server.pages.forms.fields import (
-    MORE_FIELDS,
-    NAME_FIELD,
+from server.pages.forms.cloning import form_of, lost_fields, values_of
+from server.pages.forms.errors import assign_to_fields
+from server.pages.forms.example import EXAMPLE_QUESTION, Simulator, example_request
+from server.pages.forms.fields import NAME_FIELD, START_FIELD
+from server.pages.forms.preview import preview_of
+from server.pages.forms.questions import (
     QUESTION_FORMS,
-    START_FIELD,
     StudyForm,
+    chosen_form,
     form_fields,
+    offered_forms,
     question_form,
     study_document,
+    values_for,
 )
 from server.pages.page_requests import page_router, read_form
-from server.pages.rendering import PAGE_HEADERS, render
+from server.pages.rendering import PAGE_HEADERS, is_partial, render
 from server.principals import Permission
 from server.service import Service, ServiceDep
 
 router = page_router(Permission.WRITE, prefix="/studies/new")
-_DEFAULT_QUESTION = "tracked"
 _REGISTRAR_STUDIES = 50  # whose registrars the form offers
 
 
@@ -43,10 +43,17 @@ _REGISTRAR_STUDIES = 50  # whose registrars the form offers
 async def show_form(
     request: Request,
     service: ServiceDep,
-    question: Annotated[str, Query(max_length=40)] = _DEFAULT_QUESTION,
+    question: Annotated[str, Query(max_length=40)] = EXAMPLE_QUESTION,
 ) -> Response:
     """Show the form for a kind of question."""
-    return await _form(request, service, question_form(question), None, ())
+    return await _form(request, service, question_form(question), {START_FIELD.path: "on"})
+
+
+@router.post("/check")
+async def check(request: Request, service: ServiceDep) -> Response:
+    """Show the form for the choices in it, with all faults of its values, and create nothing."""
+    form = await read_form(request)
+    return await _form(request, service, chosen_form(form), form)
 
 
 @router.post("/test-registrar")
@@ -58,36 +65,47 @@ async def make_test_registrar(request: Request, service: ServiceDep) -> Response
     if not service.authenticator.is_open:
         raise not_found("page")
     form, secret = await read_form(request), token_bytes(KEY_BYTES)
-    filled = dict(form) | {"terms.registrar": Identity.of(secret).public.hex()}
+    filled = form | {"terms.registrar": Identity.of(secret).public.hex()}
     key_file = key_file_text("registrar", secret)
-    question = question_form(form.get("question", ""))
-    return await _form(request, service, question, filled, (), key_file=key_file)
+    return await _form(request, service, chosen_form(form), filled, key_file=key_file)
 
 
 @router.get("/from/{study}", dependencies=[require(Permission.READ)])
 async def clone(study: StudyId, request: Request, service: ServiceDep) -> Response:
     """Show the form with the values of another study."""
     view = await service.store.studies.show(study)
-    question = question_form(view.question.mechanism)
-    values = values_of(view)
-    return await _form(
-        request, service, question, values, (), original=view, lost=lost_fields(view, values)
-    )
+    question, values = form_of(view), values_of(view)
+    lost = lost_fields(view, values)
+    return await _form(request, service, question, values, original=view, lost=lost)
 
 
 @router.post("/example")
 async def create_example(request: Request, service: ServiceDep, caller: Caller) -> Response:
-    """Create the example study, and show it."""
+    """Create the example study, let simulated devices take part if any can, and show it.
+
+    While the devices of an example are busy, show that one instead.
+    """
     form = await read_form(request)
-    study = await api.create(EXAMPLE, Response(), service, caller, form.get("key") or None)
+    simulator: Simulator | None = request.app.state.simulator
+    if simulator and simulator.study:
+        return RedirectResponse(f"/studies/{simulator.study}", 303, PAGE_HEADERS)
+    example = example_request(simulator.registrar if simulator else None)
+    study = await api.create(example, Response(), service, caller, form.get("key") or None)
+    if simulator and study.state == "running":
+        simulator.play(study, *request.scope["server"])
     return RedirectResponse(f"/studies/{study.id}", 303, PAGE_HEADERS)
 
 
 @router.post("")
 async def create(request: Request, service: ServiceDep, caller: Caller) -> Response:
-    """Create the study in the form, or show the form with its faults."""
+    """Create the study in the form, or show the form with its faults.
+
+    Without scripts a choice may have been made whose fields were not shown: show them first.
+    """
     form = await read_form(request)
-    question = question_form(form.get("question", ""))
+    question = chosen_form(form)
+    if form.get("shown", question.key) != question.key:
+        return await _form(request, service, question, form)
     document = study_document(question, form)
     key = form.get("key", "")
     try:
@@ -104,81 +122,50 @@ async def create(request: Request, service: ServiceDep, caller: Caller) -> Respo
     return RedirectResponse(f"/studies/{study.id}", 303, PAGE_HEADERS)
 
 
-@dataclass(frozen=True, slots=True)
-class FormSection:
-    """A section of the form; its `rare` fields are folded away unless `is_open`."""
-
-    title: str
-    usual: tuple[FormField, ...]
-    rare: tuple[FormField, ...]
-    is_open: bool
-
-    @classmethod
-    def of(
-        cls, title: str, fields: Sequence[FormField], form: Mapping[str, str], errors: FormErrors
-    ) -> "FormSection":
-        """Return a section, open if a rare field has an error or another value than its default."""
-        rare = tuple(field for field in fields if field.is_rare)
-        is_open = any(
-            field.path in errors.by_field or form.get(field.path, field.default) != field.default
-            for field in rare
-        )
-        return cls(title, tuple(field for field in fields if not field.is_rare), rare, is_open)
-
-    @property
-    def summary(self) -> str:
-        """Return the labels of the rare fields."""
-        return ", ".join(field.label for field in self.rare).capitalize()
-
-
-async def _known_registrars(service: Service) -> dict[str, str]:
-    """Return the registrars of the last studies, each with the name of one of its studies."""
-    studies = await service.store.studies.page(_REGISTRAR_STUDIES, None, None)
-    named = ((each.terms.registrar, each.name) for each in studies)
-    return {registrar: name for registrar, name in named if registrar is not None}
-
-
 async def _form(
     request: Request,
     service: Service,
     question: StudyForm,
-    form: Mapping[str, str] | None,
-    faults: Sequence[FieldError],
+    form: Mapping[str, str],
+    faults: Sequence[FieldError] = (),
     *,
     original: StudyView | None = None,
     lost: Sequence[str] = (),
     key_file: str = "",
 ) -> Response:
-    """Return the form page; without a `form` that was sent, fields have their defaults.
+    """Return the form page for `question`; values that `form` lacks are defaults.
 
-    The form of a clone has the values of the `original`, but not those of its fields in `lost`.
+    It has the `faults` of a study that was not created. The form of a clone has the values of the
+    `original`, but not those of its fields in `lost`.
     """
-    errors = assign_to_fields(question, faults)
-    if form is None:
-        form = {field.path: field.default for field in form_fields(question)}
+    values = values_for(question, form)
+    # A page with scripts asks for the preview after a choice, as a plan may take seconds.
+    preview = None if is_partial(request) else await preview_of(question, values, service)
+    errors = assign_to_fields(question, faults) if preview is None or faults else preview.errors
+    rare = [field for field in form_fields(question) if field.is_rare]
+    offered = offered_forms(question.question.held)
+    studies = await service.store.studies.page(_REGISTRAR_STUDIES, None, None)
     return render(
         request,
         "new_study.html",
         status=422 if faults else 200,
         question=question,
-        questions=tuple(QUESTION_FORMS.values()),
-        sections=[
-            FormSection.of(title, fields, form, errors)
-            for title, fields in (
-                ("Question", (NAME_FIELD, *question.fields)),
-                ("Rounds and devices", question.terms_fields),
-                ("Sums", question.sum_fields),
-                ("More", MORE_FIELDS),
-            )
-            if fields
-        ],
+        offered=offered,
+        others=[each for each in QUESTION_FORMS.values() if each not in offered],
+        name=NAME_FIELD,
+        rare=rare,
+        has_rare=any(
+            field.path in errors.by_field or values[field.path] != field.default for field in rare
+        ),
         start=START_FIELD,
-        values=form,
-        field_errors=errors.by_field,
-        general_errors=errors.general,
+        values=values,
+        errors=errors,
+        is_refused=bool(faults),
+        preview=preview,
         key=uuid4().hex,
         original=original,
         lost=lost,
-        registrars=await _known_registrars(service),
+        registrars={each.terms.registrar: each.name for each in studies if each.terms.registrar},
         key_file=key_file,
+        has_example=request.app.state.simulator is not None,
     )

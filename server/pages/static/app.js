@@ -102,22 +102,26 @@
     for (const [id, open] of isOpen) document.getElementById(id)?.toggleAttribute("open", open);
   }
 
-  // -- the form: the error of a field is cleared when the field changes ------------------------
-  const form = document.getElementById("study-form");
-
-  function clearError(field) {
-    document.getElementById(`${field.id}-fault`)?.remove();
-    field.removeAttribute("aria-invalid");
-    document.getElementById("general-errors")?.remove(); // the preview shows these
-    if (!form.querySelector("[aria-invalid]")) document.getElementById("form-errors")?.remove();
+  // -- the form: the preview has the errors of all fields, each is also shown at its field ------
+  function markFault(field, fault) {
+    const place = document.getElementById(`${field.id}-fault`);
+    if (!place) return;
+    place.textContent = fault;
+    if (fault) field.setAttribute("aria-invalid", "true");
+    else field.removeAttribute("aria-invalid");
   }
 
-  form?.addEventListener("input", ({ target }) => clearError(target));
-  document.addEventListener("htmx:after:swap", () => {
-    // The preview depends on every field that devices see. If it has no error, then two fields that
-    // did not fit together now fit, even if only one of them was changed.
-    if (!form || document.querySelector("#preview .fault, #preview .waits")) return;
-    form.querySelectorAll(":is([name^='question.'], [name^='terms.'], [name=rounds])[aria-invalid]").forEach(clearError);
+  // A choice fetches the whole form, and the preview follows.
+  document.addEventListener("input", (event) => { if (event.target.closest(".kinds")) event.stopPropagation(); }, true);
+  document.addEventListener("input", ({ target }) => { if (target.form?.id === "study-form") markFault(target, ""); });
+  document.addEventListener("htmx:after:swap", ({ target, detail }) => {
+    restoreDetails();
+    const form = document.getElementById("study-form");
+    if (!form || (target.id !== "preview" && !detail?.ctx?.sourceElement?.closest?.("#preview"))) return;
+    const faults = new Map([...document.querySelectorAll("#preview [data-field]")].map(({ dataset }) => [dataset.field, dataset.fault]));
+    const others = [...form.elements].filter(({ name }) => name !== "name");
+    for (const field of others) markFault(field, faults.get(field.id) ?? "");
+    if (!document.querySelector("#study-form [aria-invalid]")) document.getElementById("form-errors")?.remove();
   });
 
   // -- countdowns ---------------------------------------------------------------------------

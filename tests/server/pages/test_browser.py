@@ -143,11 +143,10 @@ def play(url: str, study: StudyView, fleet: list[Fleet], after: int) -> None:
 
 def fill(page: Page) -> None:
     """Fill in the form for the study whose items the fleet holds."""
-    for summary in page.locator(".rare > summary").all():
-        summary.click()
+    page.locator("#rare > summary").click()
     question, terms = REQUEST.question, REQUEST.terms
     for label, value in {
-        "Name": "words <i>live</i>",
+        "What do you want to know?": "words <i>live</i>",
         "Threshold": f"{question.threshold:g}",
         "Items per device": str(question.contribution),
         "Longest item, bytes": "6",
@@ -172,7 +171,7 @@ def check_faults(page: Page) -> None:
     expect(marked).to_contain_text("must be from 1 to")
     expect(page.locator("#preview")).to_contain_text("Rounds: must be from 1 to")
     rounds.fill(valid)
-    expect(marked).to_have_count(0)
+    expect(marked).to_be_empty()
     expect(page.get_by_role("alert")).to_have_count(0)
     expect(page.get_by_text("A device sends", exact=True)).to_be_visible()
     minimum, maximum = (
@@ -184,7 +183,7 @@ def check_faults(page: Page) -> None:
     button.click()
     expect(page.locator("#f-terms-minimum-fault")).to_be_visible()
     maximum.fill("60")  # also removes the other error
-    expect(page.locator("#f-terms-minimum-fault")).to_have_count(0)
+    expect(page.locator("#f-terms-minimum-fault")).to_be_empty()
     minimum.fill(small)
     maximum.fill(large)
     expect(page.get_by_text("A device sends", exact=True)).to_be_visible()
@@ -241,7 +240,9 @@ def test_a_study_is_created_watched_live_and_read(browser: Browser, tmp_path: Pa
         watched.open("/")
         expect(page.get_by_text("No studies yet.")).to_be_visible()
         page.get_by_role("link", name="Create the first study").click()
-        page.get_by_role("link", name="Common items, plans reveal none").click()
+        page.get_by_text("All methods").click()
+        page.get_by_role("radio", name="Common items, plans reveal none").click()
+        expect(page.get_by_label("Words per device")).to_have_value("5000")
         fill(page)
         expect(page.get_by_text("A device sends", exact=True)).to_be_visible()
         check_faults(page)

@@ -7,7 +7,7 @@ import pytest
 
 from protocol.api.messages import StudyView
 from server.pages.forms.cloning import lost_fields, values_of
-from server.pages.forms.fields import QUESTION_FORMS, study_document
+from server.pages.forms.questions import QUESTION_FORMS, study_document
 from tests.server.harness import Served, study_request
 from tests.server.pages.browsing import page_of, post
 from tests.server.pages.test_new_study import COMMITTEE, filled
@@ -23,7 +23,7 @@ async def view_of(served: Served, study: str) -> StudyView:
 async def test_a_clone_of_a_study_from_the_form_is_the_same_study(
     kind: str, served: Served
 ) -> None:
-    changes = {"terms.cohorts": "50"} if kind == "triehh" else {}
+    changes = {}
     if kind in ("tracked", "number-sums"):
         changes["question.domain.segments"] = "north\nsouth"
     if kind == "adaptive-iblt":

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import server.api
 import server.pages
-from server.pages.forms.fields import QUESTION_FORMS
+from server.pages.forms.questions import QUESTION_FORMS
 from server.pages.help import fields_of, operations_of, type_name
 from tests.server.cohort import refused
 from tests.server.harness import Served
@@ -19,7 +20,7 @@ SOURCES = [
     for ending in ("py", "html")
     for path in Path(server.pages.__path__[0]).rglob(f"*.{ending}")
 ]
-MEANINGS = Path(server.pages.__path__[0]) / "field_meanings.toml"
+MEANINGS = Path(server.api.__path__[0]) / "field_meanings.toml"
 ANCHOR = re.compile(r'(?:macros\.help\(|help_anchor=)"([\w-]+)"')
 
 
@@ -48,18 +49,14 @@ async def test_the_page_has_each_operation_and_each_document(closed: Served) -> 
     assert "DELETE /v1/studies/{study}" in operations
 
 
-async def test_each_meaning_of_a_name_is_of_a_field_or_parameter(closed: Served) -> None:
+async def test_each_field_and_parameter_has_a_meaning_and_no_other_name_has(closed: Served) -> None:
     document = (await closed.client.get("/openapi.json")).json()
     schemas = document["components"]["schemas"]
-    names = {f"{name}.{field}" for name, each in schemas.items() for field in fields_in(each)}
-    names |= {field for each in schemas.values() for field in fields_in(each)}
-    for _, operation in operations_of(document["paths"]):
-        names |= {name for name, _, _ in operation.parameters}
+    rows = [(name, *row) for name, each in schemas.items() for row in fields_of(each)]
+    rows += [("", *row) for _, each in operations_of(document["paths"]) for row in each.parameters]
+    names = {f"{name}.{field}" for name, field, *_ in rows} | {field for _, field, *_ in rows}
     assert tomllib.loads(MEANINGS.read_text()).keys() <= names
-
-
-def fields_in(schema: dict[str, object]) -> list[str]:
-    return [name for name, _, _ in fields_of(schema)]
+    assert [(name, field) for name, field, _, meaning in rows if not meaning] == []
 
 
 @pytest.mark.parametrize("path", ["/docs", "/openapi.json"])

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from server.pages.forms.fields import QUESTION_FORMS
+from server.pages.forms.questions import QUESTION_FORMS
 from tests.server.harness import Served
 from tests.server.pages.test_new_study import COMMITTEE, filled, send
 
@@ -28,7 +28,7 @@ async def test_a_preview_names_fields_by_their_labels(served: Served) -> None:
     text = await preview(served, "tracked", **changes)
     assert "Rounds: must be a whole number, from 1 to 10,000" in text
     assert "“Devices in a cohort, at least” 100 is above “Devices in a cohort, at most” 50" in text
-    assert "Name" not in text  # the preview does not need it
+    assert "What do you want to know" not in text  # the preview does not need it
     assert not re.search("cohort_size|Input should|body", text)
 
 
