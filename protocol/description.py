@@ -85,8 +85,8 @@ class QuestionForm:
     @property
     def held(self) -> HeldKind:
         """Return what devices hold: it follows from the kind of the domain."""
-        fixed = self.fixed_fields
-        return held_kind(fixed.get("domain.kind") or fixed.get("domain", {}).get("kind"))
+        domain = self.fixed_fields.get("domain", {})
+        return held_kind(self.fixed_fields.get("domain.kind", domain.get("kind")))
 
 
 def held_kind(domain_kind: str | None) -> HeldKind:

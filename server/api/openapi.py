@@ -24,9 +24,8 @@ _CREDENTIALS = {
     "credential": "The credential that a device enrolled; its own choice if the service is open.",
 }
 # Meanings of fields and parameters, by name, or by document and name.
-_MEANINGS: Final = tomllib.loads(
-    Path(__file__).with_name("field_meanings.toml").read_text(encoding="utf-8")
-)
+_MEANINGS_FILE: Final = Path(__file__).with_name("field_meanings.toml")
+_MEANINGS: Final = tomllib.loads(_MEANINGS_FILE.read_text("utf-8"))
 _EXAMPLES: Final[dict[str, PublicModel]] = {
     "StudyRequest": StudyRequest(
         name="new words",

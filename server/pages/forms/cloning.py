@@ -24,16 +24,12 @@ def can_clone(study: StudyView) -> bool:
 
 
 def form_of(study: StudyView) -> StudyForm:
-    """Return the form of the mechanism of `study`, that for its domain if there is one.
-
-    Raises:
-        ProblemError: if the mechanism has no form.
-    """
+    """Return the form of `study`, best for its domain; raises ProblemError if there is none."""
     domain = study.question.domain
     held = held_kind(getattr(domain, "inner", domain).kind)
-    forms = [each for each in QUESTION_FORMS.values() if each.name == study.question.mechanism]
-    fitting = (each for each in forms if each.question.held is held)
-    return next(fitting, None) or question_form(study.question.mechanism)
+    name = study.question.mechanism
+    fitting = (form for form in QUESTION_FORMS.values() if form.name == name)
+    return next((f for f in fitting if f.question.held is held), None) or question_form(name)
 
 
 def values_of(study: StudyView) -> dict[str, str]:

@@ -23,10 +23,7 @@ _VALUES: Final = {
 
 
 class Simulator(Protocol):
-    """Simulated devices in this process, for one study at a time, enrolled by a `registrar`.
-
-    `study` is the id of the study that they are busy with, or None.
-    """
+    """Simulated devices, enrolled by a `registrar` and busy with the study of this id, or None."""
 
     registrar: str
 

@@ -45,11 +45,7 @@ class AdviceLine:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """Facts of the study in a form, or the errors for which it has none.
-
-    `lines` are the results and the costs of the study, and `details` those of its sums. `command`
-    predicts its results.
-    """
+    """Results and costs of the study in a form, and `details` of its sums; none with `errors`."""
 
     errors: FormErrors
     lines: tuple[AdviceLine, ...] = ()
@@ -110,8 +106,7 @@ def _cost_lines(plan: AnyPlan) -> Iterator[AdviceLine]:
         yield AdviceLine("Smallest sum", f"{number(plan.terms.min_summed)} devices", note)
     refusals = [*default_refusals(plan)]
     for refusal in refusals:
-        note = f"because the study {refusal.reason}"
-        yield AdviceLine("Devices refuse it", "by default", note)
+        yield AdviceLine("Devices refuse it", "by default", f"because the study {refusal.reason}")
     if not refusals:
         yield AdviceLine("Devices accept it", "by default")
     if reason := why_nothing_can_be_listed(plan):

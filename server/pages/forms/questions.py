@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
-from protocol.description import FormField, HeldKind, QuestionForm
+from protocol.description import FormField, QuestionForm
 from protocol.mechanisms.registry import MECHANISMS, REPORT_MECHANISMS
 from server.errors import not_found
 from server.pages.forms.fields import (
@@ -41,8 +41,8 @@ class StudyForm:
         """Return how devices are protected, which follows from the fields of the question."""
         if self.name in REPORT_MECHANISMS:
             return "reports"
-        has_epsilon = any(field.path == "question.epsilon" for field in self.question.fields)
-        return "private" if has_epsilon else "exact"
+        paths = [field.path for field in self.question.fields]
+        return "private" if "question.epsilon" in paths else "exact"
 
     @property
     def terms_fields(self) -> tuple[FormField, ...]:
@@ -79,11 +79,11 @@ def question_form(key: str) -> StudyForm:
     return question
 
 
-def offered_forms(held: HeldKind) -> tuple[StudyForm, ...]:
+def offered_forms(held: str) -> tuple[StudyForm, ...]:
     """Return the first form of each method for devices that hold this."""
     forms: dict[Method, StudyForm] = {}
     for each in QUESTION_FORMS.values():
-        if each.question.held is held:
+        if each.question.held == held:
             forms.setdefault(each.method, each)
     return tuple(forms[method] for method in METHODS if method in forms)
 
@@ -92,19 +92,16 @@ def chosen_form(form: Mapping[str, str]) -> StudyForm:
     """Return the kind of question that is chosen in a filled `form`.
 
     The form was `shown` with the fields of one kind. If it `holds` something else now, the method
-    stays, and otherwise its `question` is the choice.
-
-    Raises:
-        ProblemError: if there is no such kind of question.
+    stays, and otherwise its `question` is the choice. Raises ProblemError if that is unknown.
     """
     question = question_form(form.get("question", ""))
     shown = QUESTION_FORMS.get(form.get("shown", ""), question)
     holds = form.get("holds", question.question.held)
-    is_known = holds in [each.value for each in HeldKind]
-    if not is_known or holds in (question.question.held, shown.question.held):
+    if holds in (question.question.held, shown.question.held):
         return question
-    offered = offered_forms(HeldKind(holds))
-    return next((each for each in offered if each.method is question.method), offered[0])
+    offered = offered_forms(holds)
+    same = (each for each in offered if each.method == question.method)
+    return next(same, offered[0] if offered else question)
 
 
 def values_for(question: StudyForm, form: Mapping[str, str]) -> dict[str, str]:

@@ -81,10 +81,7 @@ async def clone(study: StudyId, request: Request, service: ServiceDep) -> Respon
 
 @router.post("/example")
 async def create_example(request: Request, service: ServiceDep, caller: Caller) -> Response:
-    """Create the example study, let simulated devices take part if any can, and show it.
-
-    While the devices of an example are busy, show that one instead.
-    """
+    """Create the example for simulated devices, if any, or show the one that they are busy with."""
     form = await read_form(request)
     simulator: Simulator | None = request.app.state.simulator
     if simulator and simulator.study:
