@@ -7,7 +7,6 @@ import pytest
 from scipy.stats import skellam as law
 
 from protocol.privacy.loss_distributions import compose, delta_of, epsilon_of
-from protocol.privacy.noise_shares import NoiseShares
 from protocol.privacy.skellam import privacy_loss
 
 
@@ -35,14 +34,6 @@ def test_the_curve_is_what_enumeration_gives(variance: float, sampled: float) ->
 )
 def test_ten_rounds_cost_what_is_expected(deviation: float, sampled: float, epsilon: float) -> None:
     assert rounds(deviation**2, sampled) == pytest.approx(epsilon, abs=0.005)
-
-
-def test_every_number_of_survivors_keeps_what_was_promised() -> None:
-    shares = NoiseShares(variance=13.40**2, contacted=200, dropout=0.25)
-    promised = rounds(13.40**2)
-    spent = [rounds(float(shares.share * survivors)) for survivors in range(150, 201, 10)]
-    assert spent[0] == pytest.approx(promised)
-    assert spent == sorted(spent, reverse=True)
 
 
 def test_replacing_is_leaving_one_cell_and_joining_another() -> None:
