@@ -126,17 +126,17 @@ class Served:
         self.service.orchestrator.wake()
         await asyncio.sleep(0.01)
 
-    async def pass_phase(self, study: str, number: int = 1) -> Phase:
-        """Let time pass until the first cohort's phase is over; return the next one, if any."""
-        before = (await self.show_round(study, number)).cohorts[0].phase
+    async def pass_phase(self, study: str, number: int = 1, before: Phase | None = None) -> Phase:
+        """Let time pass until phase `before`, or the present one, is over; return the next one."""
+        before = before or (await self.show_round(study, number)).cohorts[0].phase
         if before.is_over:
             return before
         for _ in range(1000):  # looks are awaited: no time passes while one decides
-            await self.service.orchestrator.poll()
+            seconds = await self.service.orchestrator.poll()
             after = (await self.show_round(study, number)).cohorts[0].phase
             if after is not before:
                 return after
-            self.clock.advance(6)
+            self.clock.advance(max(seconds or 0, 6))
         raise AssertionError(f"the cohort stays in {before}")
 
     async def read_sum(self, study: str, number: int = 1) -> bytes:

@@ -47,29 +47,29 @@ async def close(served: Served, study: str, state: str, quality: ListQuality | N
     return await show(served, study)
 
 
-async def test_a_study_ends_in_the_round_that_reaches_its_goal(each_served: Served) -> None:
+async def test_a_study_ends_in_the_round_that_reaches_its_goal(served: Served) -> None:
     """The list of the first round is empty. Waiting devices get the answer of any ended study."""
-    study = await each_served.create(**REQUEST)
-    assert (await show(each_served, study)).stop_at is not None
-    await play(each_served, study)
-    assert (await each_served.until_closed(study)).state == "decoded"
-    running = await show(each_served, study)
+    study = await served.create(**REQUEST)
+    assert (await show(served, study)).stop_at is not None
+    await play(served, study)
+    assert (await served.until_closed(study)).state == "decoded"
+    running = await show(served, study)
     assert (running.state, running.round, running.end_cause) == ("running", 2, None)
     assert running.end_reason is None
-    await play(each_served, study, after=1)
-    assert (await each_served.until_closed(study, 2)).state == "decoded"
-    ended = await show(each_served, study)
+    await play(served, study, after=1)
+    assert (await served.until_closed(study, 2)).state == "decoded"
+    ended = await show(served, study)
     assert (ended.state, ended.round, ended.end_cause) == ("finished", 2, EndCause.GOAL)
     assert ended.end_reason == (
         "The expected precision and recall of the list reached the goal in round 2 of at most 5. "
         "They are expectations: the true values can be lower, above all if the list is short."
     )
-    event = await last_event(each_served, study)
+    event = await last_event(served, study)
     assert (event.kind, event.state) == (EventKind.STUDY_ENDED, "finished")
     assert (event.end_cause, event.round) == (EndCause.GOAL, 2)
     path = f"/v1/studies/{study}/rounds"
-    refused(await each_served.client.get(f"{path}/open?after=2"), 409, "wrong-state")
-    refused(await each_served.client.get(f"{path}/3"), 404, "not-found")
+    refused(await served.client.get(f"{path}/open?after=2"), 409, "wrong-state")
+    refused(await served.client.get(f"{path}/3"), 404, "not-found")
 
 
 async def test_a_goal_is_checked_in_the_transaction_that_closes_the_round(

@@ -214,7 +214,8 @@ async def test_one_device_with_hidden_items_changes_no_byte_that_an_analyst_read
                 if name == "with" and number == with_item:
                     devices[-1] = dict.fromkeys(RARE_ITEMS, 1)
                 await sums.put(served, study, number, devices)
-                read.append(await readings(served, study, other, number))
+                if number >= with_item:  # the services are the same before
+                    read.append(await readings(served, study, other, number))
             state = await served.store.answers.study_state(study)
             answers.append((study, read, len({*RARE_ITEMS} & {*state.items})))
     assert answers[0][0] == answers[1][0]

@@ -3,22 +3,20 @@
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psycopg
-import pytest
 
 from blindtally.demo.server_process import ServerProcess
 from client.analyst.analyst import Analyst
-from client.device.device import STEP_OF_PHASE, DeviceStep
 from protocol.api.messages import RoundView, StudyView
 from protocol.api.phases import Phase
-from tests.test_kill9 import Half, N, check, create, wait_for_round
+from tests.test_kill9 import Half, N, check, create, first_round
 
 MAX_LOG_LINES = 80  # of a whole round
 Fault = Callable[[ServerProcess], AbstractContextManager[None]]
@@ -37,31 +35,37 @@ class ServerOnPostgres(ServerProcess):
 
 
 class RoundWithOutage(Half):
-    """A round in which `fault` holds for `seconds` while the last vectors arrive."""
+    """A round with an outage from when the last vectors arrive.
+
+    Each fault holds for `seconds`, and until after the next one has begun.
+    """
 
     def __init__(
         self,
         service: ServerProcess,
         study: StudyView,
         view: RoundView,
-        fault: Fault,
+        faults: Sequence[Fault],
         seconds: float,
     ) -> None:
-        super().__init__(service, study, view, Phase.MASKING)
-        self._fault, self._seconds = fault, seconds
-        self.answers: list[str] = []  # of /readyz
+        super().__init__(service, study, view, (Phase.MASKING,))
+        self._faults, self._seconds = faults, seconds
+        self.answers: list[list[str]] = []  # of /readyz, for each fault
 
-    async def _count(self, step: DeviceStep) -> None:
-        if step is not STEP_OF_PHASE[self.phase]:
-            return
-        self.received += 1
-        if self.received == N // 2 - 1:  # all that do not wait, but the one that dropped out
-            await asyncio.to_thread(self._suffer, asyncio.get_running_loop())
+    async def fail(self, phase: Phase) -> None:
+        go_on = partial(asyncio.get_running_loop().call_soon_threadsafe, self.restarted[phase].set)
+        await asyncio.to_thread(self._suffer, go_on)
 
-    def _suffer(self, loop: asyncio.AbstractEventLoop) -> None:
-        with self._fault(self.service):
-            loop.call_soon_threadsafe(self.restarted.set)  # the others send their vectors
-            self.answers = readiness(self.service, self._seconds)
+    def _suffer(self, go_on: Callable[[], object]) -> None:
+        held = ExitStack()
+        for fault in self._faults:
+            following = ExitStack()
+            following.enter_context(fault(self.service))
+            held.close()
+            held = following
+            go_on()  # the others send their vectors
+            self.answers.append(readiness(self.service, self._seconds))
+        held.close()
 
 
 def readiness(service: ServerProcess, seconds: float) -> list[str]:
@@ -122,54 +126,53 @@ def damaged_pages(service: ServerProcess) -> Iterator[None]:
             file.write(content)
 
 
-def play(service: ServerProcess, fault: Fault, code: str, seconds: float) -> None:
-    """Play a round with `fault`; check its sum, what `/readyz` answered, and the log."""
+def play(service: ServerProcess, faults: Mapping[Fault, str], seconds: float) -> None:
+    """Play a round with faults; check its sum, the codes that `/readyz` answered, and the log."""
     with Analyst(service.url) as analyst:
-        study = create(analyst, rounds=1)
-        half = RoundWithOutage(service, study.view, wait_for_round(study, 1), fault, seconds)
+        study = create(analyst)
+        half = RoundWithOutage(service, study.view, first_round(study), tuple(faults), seconds)
         results = asyncio.run(asyncio.wait_for(half.play(), 40))
-        check(study, 1, results, survivors=N - 1)
+        check(study, results, survivors=N - 1)
         assert study.wait().state == "finished"
-    refusals = [answer for answer in half.answers if code in answer]
-    assert len(refusals) > 0.7 * len(half.answers), half.answers
-    assert code in half.answers[-1]
+    for code, answers in zip(faults.values(), half.answers, strict=True):
+        # `/readyz` looks once a second, so a quarter may be of the fault before.
+        assert sum(code in answer for answer in answers) > 0.6 * len(answers), answers
+        assert code in answers[-1]
     until_ready(service)
-    (begin,) = log_lines(service, "database unavailable")
-    assert code in begin
+    begins = log_lines(service, "database unavailable")
+    for code, begin in zip(dict.fromkeys(faults.values()), begins, strict=True):
+        assert code in begin
 
 
-@pytest.mark.parametrize(
-    ("fault", "repair", "code"),
-    [
-        (
-            "REVOKE UPDATE ON event_counters FROM blindtally",
-            "GRANT UPDATE ON event_counters TO blindtally",
-            "42501",
-        ),
-        ("ALTER TABLE messages RENAME TO x", "ALTER TABLE x RENAME TO messages", "42P01"),
-        (
-            "ALTER TABLE cohorts ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY",
-            "ALTER TABLE cohorts DISABLE ROW LEVEL SECURITY, NO FORCE ROW LEVEL SECURITY",
-            "42501",
-        ),
-    ],
-    ids=["revoked", "renamed", "rows hidden"],
-)
-def test_a_round_goes_on_after_a_fault_of_postgresql(
-    tmp_path: Path,
-    role_url: str,
-    owner: psycopg.Connection[Any],
-    fault: str,
-    repair: str,
-    code: str,
+FAULTS_OF_POSTGRESQL = [
+    (
+        "REVOKE UPDATE ON event_counters FROM blindtally",
+        "GRANT UPDATE ON event_counters TO blindtally",
+        "42501",
+    ),
+    ("ALTER TABLE messages RENAME TO x", "ALTER TABLE x RENAME TO messages", "42P01"),
+    (
+        "ALTER TABLE cohorts ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY",
+        "ALTER TABLE cohorts DISABLE ROW LEVEL SECURITY, NO FORCE ROW LEVEL SECURITY",
+        "42501",
+    ),
+]
+
+
+def test_a_round_goes_on_after_faults_of_postgresql(
+    tmp_path: Path, role_url: str, owner: psycopg.Connection[Any]
 ) -> None:
+    faults = {
+        partial(statements, owner, fault, repair): code
+        for fault, repair, code in FAULTS_OF_POSTGRESQL
+    }
     with ServerOnPostgres(tmp_path, role_url) as service:
-        play(service, partial(statements, owner, fault, repair), code, 4)
+        play(service, faults, 4)
 
 
 def test_a_round_goes_on_after_pages_of_sqlite_were_damaged(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, is_open=True) as service:
-        play(service, damaged_pages, "SQLITE_CORRUPT", 4)
+        play(service, {damaged_pages: "SQLITE_CORRUPT"}, 4)
         time.sleep(5)  # an outage that returns is the same one
         readiness(service, 0)
         assert len(log_lines(service, "database available again")) == 1

@@ -13,7 +13,7 @@ from tests.server.cohort import create_full_cohort, refused
 from tests.server.conftest import Serve
 from tests.server.harness import STEPS, Served
 
-CROWD = 300
+CROWD = 60
 
 
 async def one_of(pool: Pool) -> PoolProxiedConnection:
@@ -56,13 +56,14 @@ async def test_an_empty_pool_is_unavailable_for_a_while(serve: Serve, database_u
 async def test_of_a_reconnect_storm_after_a_restart_each_device_is_answered_with_pace_and_kept(
     serve: Serve, sqlite_url: str
 ) -> None:
-    terms = {"cohort_size": CROWD + 1, "minimum": 100, "corrupt": 0.01, "dropout": 0.1}
+    terms = {"cohort_size": CROWD + 1, "minimum": 40, "corrupt": 0.01, "dropout": 0.1}
     async with serve(sqlite_url) as served:
         study = await served.create(terms=terms)
         devices = await served.join(study, CROWD)
     async with serve(sqlite_url) as again:
         for device in devices:
             device.client = again.client
+        again.service.retry_scheduler._rate = CROWD / 3
         answers = await asyncio.gather(*(device.get("roster", wait=0) for device in devices))
         assert {answer.status_code for answer in answers} == {202}
         delays = [int(answer.headers["retry-after"]) for answer in answers]

@@ -73,8 +73,8 @@ async def test_an_invalid_population_is_refused(served: Served) -> None:
         assert (await served.client.get("/v1/populations")).json()["populations"] == []
 
 
-async def test_studies_spend_until_nothing_is_left(serve: Serve, database_url: str) -> None:
-    async with serve(database_url) as served:
+async def test_studies_spend_until_nothing_is_left(serve: Serve, sqlite_url: str) -> None:
+    async with serve(sqlite_url) as served:
         await make(served)
         assert spent(await statement_of(served)) == 0
         first = await ask(served)
@@ -90,7 +90,7 @@ async def test_studies_spend_until_nothing_is_left(serve: Serve, database_url: s
         assert rest.status_code == 201, rest.text
         assert 1.2 < (spent(await statement_of(served)) or 9) <= 1.5
         before = await statement_of(served)
-    async with serve(database_url) as again:  # a server that starts over knows the same
+    async with serve(sqlite_url) as again:  # a server that starts over knows the same
         assert await statement_of(again) == before
         assert len(before.lines) == 2
 
@@ -161,15 +161,19 @@ async def test_a_population_has_exact_sums_of_one_study_at_a_time(served: Served
     assert (await statement_of(served)).delta == 1e-6
 
 
+async def stop_after_a_sum(served: Served) -> None:
+    study = (await ask(served, **EXACT_REQUEST)).json()["id"]
+    summed = update(CohortRow).where(CohortRow.study == study).values(phase=Phase.SUMMED)
+    await served.store.database.write(lambda session: session.execute(summed))
+    await served.client.post(f"/v1/studies/{study}/stop")
+
+
 async def test_exact_sums_count_for_a_period_after_the_study(
     serve: Serve, database_url: str
 ) -> None:
     async with serve(database_url) as served:
         await served.client.put("/v1/populations/phones", json={})
-        study = (await ask(served, **EXACT_REQUEST)).json()["id"]
-        summed = update(CohortRow).where(CohortRow.study == study).values(phase=Phase.SUMMED)
-        await served.store.database.write(lambda session: session.execute(summed))
-        await served.client.post(f"/v1/studies/{study}/stop")
+        await stop_after_a_sum(served)
         refused(await ask(served, **EXACT_REQUEST), 409, "budget-spent")
         await served.client.put("/v1/populations/cars", json={})
         for _ in range(2):  # the first opened no sum
@@ -184,17 +188,11 @@ async def test_exact_sums_count_for_a_period_after_the_study(
         assert (await ask(again, **EXACT_REQUEST)).status_code == 201
 
 
-async def test_a_clock_that_jumps_ends_no_period_of_exact_sums(
-    serve: Serve, database_url: str
-) -> None:
-    async with serve(database_url) as served:
-        await served.client.put("/v1/populations/phones", json={})
-        study = (await ask(served, **EXACT_REQUEST)).json()["id"]
-        summed = update(CohortRow).where(CohortRow.study == study).values(phase=Phase.SUMMED)
-        await served.store.database.write(lambda session: session.execute(summed))
-        await served.client.post(f"/v1/studies/{study}/stop")
-        served.clock.advance(500 * EXACT_SUM_PERIOD.total_seconds())
-        refused(await ask(served, **EXACT_REQUEST), 409, "budget-spent")
+async def test_a_clock_that_jumps_ends_no_period_of_exact_sums(served: Served) -> None:
+    await served.client.put("/v1/populations/phones", json={})
+    await stop_after_a_sum(served)
+    served.clock.advance(500 * EXACT_SUM_PERIOD.total_seconds())
+    refused(await ask(served, **EXACT_REQUEST), 409, "budget-spent")
 
 
 async def test_of_exact_studies_that_begin_at_once_one_does(each_served: Served) -> None:

@@ -30,10 +30,6 @@ class Process:
     popen: subprocess.Popen[str]
     url: str
 
-    def stop(self, how: signal.Signals) -> int:
-        self.popen.send_signal(how)
-        return self.popen.wait(10)
-
 
 @contextmanager
 def running(database_url: str, *flags: str, is_open: bool = True) -> Iterator[Process]:
@@ -62,9 +58,8 @@ def running(database_url: str, *flags: str, is_open: bool = True) -> Iterator[Pr
         popen.stdout.close()
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-async def test_a_stopped_service_answers_waiting_devices(
-    sqlite_url: str, how: signal.Signals
+async def test_a_stopped_service_ends_waits_and_streams_and_asks_uploads_to_retry(
+    sqlite_url: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with running(sqlite_url) as process:
         async with httpx.AsyncClient(base_url=process.url, timeout=20) as client:
@@ -75,101 +70,86 @@ async def test_a_stopped_service_answers_waiting_devices(
             path = f"/v1/studies/{study}/rounds/1/participants?wait=30"
             request = {"json": device.join_request().model_dump(), "headers": device.headers}
             joining = asyncio.create_task(client.post(path, **request))
-            await asyncio.sleep(0.3)
-            started = monotonic()
-            process.popen.send_signal(how)
-            assert (await waiting).status_code == 202
-            joined = await joining  # again, and without the roster
-            document = frame_document(device.seat.model_dump_json().encode())
-            assert (joined.status_code, joined.content) == (200, document)
-            status = await asyncio.to_thread(process.popen.wait, 20)
-            assert monotonic() - started < 20  # far below the 30 seconds that it waits
-            assert status == 0
-
-
-@pytest.mark.parametrize("trusted", ["", "127.0.0.1"])
-def test_only_a_proxy_that_is_named_states_the_address_of_a_client(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, trusted: str
-) -> None:
-    """A client that states another address for each guess is not limited to a few guesses."""
-    monkeypatch.setenv("BLINDTALLY_MAX_AUTH_FAILURES", "3")
-    flags = ("--forwarded-allow-ips", trusted) if trusted else ()
-    with running(sqlite_url, *flags, is_open=False) as process:
-        statuses = [
-            httpx.get(
-                f"{process.url}/v1/studies",
-                headers={"authorization": "Bearer guess", "x-forwarded-for": f"10.0.0.{number}"},
-            ).status_code
-            for number in range(6)
-        ]
-    # Counts of the minute before are rounded down: one guess more if a minute begins meanwhile.
-    admitted, refused = statuses.count(401), statuses.count(429)
-    assert (admitted, refused) in ([(6, 0)] if trusted else [(3, 3), (4, 2)])
-
-
-def test_a_second_signal_changes_nothing(
-    sqlite_url: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with running(sqlite_url) as process:
-        for how in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
-            process.popen.send_signal(how)
-        assert process.popen.wait(20) == 0
-    assert "Traceback" not in capfd.readouterr().err
-
-
-async def test_an_open_event_stream_does_not_hold_up_a_shutdown(sqlite_url: str) -> None:
-    with running(sqlite_url) as process:
-        async with httpx.AsyncClient(base_url=process.url, timeout=20) as client:
-            study = await Served(FastAPI(), client, Clock()).create()
+            reader, writer = await cut_off_upload(process)
             async with client.stream("GET", f"/v1/studies/{study}/events") as stream:
                 lines = stream.aiter_lines()
                 async for line in lines:
                     if line == "event: round-opened":
                         break
+                started = monotonic()
                 process.popen.send_signal(signal.SIGTERM)
                 rest = [line async for line in lines]  # to a proper end
             assert rest[-1] == ""
-            status = await asyncio.to_thread(process.popen.wait, 10)
-            assert status == 0
-
-
-async def test_a_device_whose_upload_a_shutdown_cuts_off_is_asked_to_retry(
-    sqlite_url: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with running(sqlite_url) as process:
-        reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(process.url).port)
-        head = "POST /v1/studies HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-        writer.write(f"{head}Expect: 100-continue\r\nContent-Length: 100\r\n\r\n".encode())
-        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-        writer.write(b"{")  # of 100 bytes that are being read now
-        process.popen.send_signal(signal.SIGTERM)
-        answer = (await reader.read()).decode()
-        writer.close()
-        assert answer.startswith("HTTP/1.1 503 ")
-        assert "retry-after: 1" in answer
-        assert ProblemType.UNAVAILABLE in answer
-        assert await asyncio.to_thread(process.popen.wait, 10) == 0
+            assert (await waiting).status_code == 202
+            joined = await joining  # again, and without the roster
+            document = frame_document(device.seat.model_dump_json().encode())
+            assert (joined.status_code, joined.content) == (200, document)
+            answer = (await reader.read()).decode()
+            writer.close()
+            assert answer.startswith("HTTP/1.1 503 ")
+            assert "retry-after: 1" in answer
+            assert ProblemType.UNAVAILABLE in answer
+            assert await asyncio.to_thread(process.popen.wait, 20) == 0
+            assert monotonic() - started < 20  # far below the 30 seconds of a wait
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_requests_that_are_not_http_or_want_another_protocol_are_not_logged(
-    sqlite_url: str, capfd: pytest.CaptureFixture[str]
+async def cut_off_upload(process: Process) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Return a connection on which the service reads a body of 100 bytes, of which 1 arrived."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(process.url).port)
+    head = "POST /v1/studies HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    writer.write(f"{head}Expect: 100-continue\r\nContent-Length: 100\r\n\r\n".encode())
+    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(b"{")
+    return reader, writer
+
+
+def guesses(process: Process) -> tuple[int, int]:
+    """Return how many of six guesses, from as many stated addresses, are answered and refused.
+
+    Counts of the minute before are rounded down: one guess more if a minute begins meanwhile.
+    """
+    statuses = [
+        httpx.get(
+            f"{process.url}/v1/studies",
+            headers={"authorization": "Bearer guess", "x-forwarded-for": f"10.0.0.{number}"},
+        ).status_code
+        for number in range(6)
+    ]
+    return statuses.count(401), statuses.count(429)
+
+
+def test_strangers_fill_no_log_state_no_address_and_a_second_signal_changes_nothing(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Strangers filled the disk of the log with warnings."""
+    """Requests that are not HTTP, or want another protocol, once filled the disk of the log."""
+    monkeypatch.setenv("BLINDTALLY_MAX_AUTH_FAILURES", "3")
     upgrade = (
         "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
     )
     with running(sqlite_url, is_open=False) as process:
-        before = capfd.readouterr().err
+        assert "no key exists yet" in capfd.readouterr().err
         for text, status in (("no HTTP\r\n\r\n", b"400"), (upgrade, b"200")):
             with socket.create_connection(
                 ("127.0.0.1", httpx.URL(process.url).port or 0)
             ) as client:
                 client.sendall(text.encode())
                 assert client.recv(12) == b"HTTP/1.1 " + status
-        process.stop(signal.SIGTERM)
-    assert "no key exists yet" in before
+        assert guesses(process) in [(3, 3), (4, 2)]
+        assert capfd.readouterr().err == ""
+        for how in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+            process.popen.send_signal(how)
+        assert process.popen.wait(20) == 0
     assert capfd.readouterr().err == "stopping; the rounds go on after the next start\n"
+
+
+def test_a_proxy_that_is_named_states_the_address_of_a_client(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BLINDTALLY_MAX_AUTH_FAILURES", "3")
+    flags = ("--forwarded-allow-ips", "127.0.0.1")
+    with running(sqlite_url, *flags, is_open=False) as process:
+        assert guesses(process) == (6, 0)
 
 
 @pytest.mark.parametrize(

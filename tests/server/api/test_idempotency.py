@@ -11,7 +11,6 @@ from server.db.schema import IdempotencyKeyRow
 from tests.server.cohort import refused
 from tests.server.conftest import Serve
 from tests.server.harness import Served, study_request
-from tests.server.test_populations import make
 
 KEY = "5f1c-" + "k" * 195
 
@@ -66,17 +65,12 @@ async def test_first_uses_at_the_same_time_create_one_study(
 
 
 async def test_a_budget_that_holds_one_study_is_spent_once_by_one_key(served: Served) -> None:
-    question = {
-        "mechanism": "triehh", "threshold": 4, "contribution": 1, "words": 2000,
-        "epsilon": 1, "delta": 1e-6, "mode": "noise", "domain": {"kind": "utf8", "max_bytes": 2},
-    }  # fmt: skip
-    terms = {"cohort_size": 100, "minimum": 90, "corrupt": 0.1, "dropout": 0.1}
-    request = {"question": question, "terms": terms, "rounds": 2, "population": "one"}
-    assert (await make(served, "one", epsilon=1.1, delta=1e-6)).status_code == 201
-    answers = await asyncio.gather(*(create(served, **request) for _ in range(3)))
+    """A population has exact sums of one study at a time."""
+    assert (await served.client.put("/v1/populations/one", json={})).status_code == 201
+    answers = await asyncio.gather(*(create(served, population="one") for _ in range(3)))
     assert [answer.status_code for answer in answers] == [201] * 3, answers[0].text
     assert len(await studies(served)) == 1
-    refused(await create(served, "other", **request), 409, "budget-spent")
+    refused(await create(served, "other", population="one"), 409, "budget-spent")
 
 
 async def test_a_refused_request_may_be_corrected_under_its_key(served: Served) -> None:

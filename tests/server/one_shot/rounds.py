@@ -162,12 +162,12 @@ async def open_sum(served: Served, study: str, operators: Committee, number: int
     while not (phase := await phase_of(served, study, number)).is_over:
         if phase is not Phase.COLLECTING:
             await operators.act(served)
-        for _ in range(20):  # if all have acted, no time needs to pass
-            if await phase_of(served, study, number) is not phase:
-                break
-            await served.tick()
-        else:
-            await served.pass_phase(study, number)
+        if phase is Phase.RELEASING:  # a job makes the sum, and no time needs to pass meanwhile
+            for _ in range(20):
+                if await phase_of(served, study, number) is not phase:
+                    break
+                await served.tick()
+        await served.pass_phase(study, number, phase)
     return await served.until_closed(study, number)
 
 

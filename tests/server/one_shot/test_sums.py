@@ -9,15 +9,17 @@ from unittest.mock import AsyncMock
 import pytest
 
 from client.committee.member_journal import KeptKey, MemberJournal
-from protocol.api.phases import Phase
+from protocol.api.phases import ONE_SHOT_SUM, Phase
 from secagg.keys import Identity
 from secagg.oneshot.message import merkle_levels
+from secagg.ring import Vector
 from server.db.repositories.messages.one_shot_messages import OneShotMessageRepository
 from server.rounds.jobs import JobRunner
 from tests.server.cohort import refused
 from tests.server.conftest import Serve
 from tests.server.harness import Served
 from tests.server.one_shot.rounds import (
+    OPERATORS,
     PINNED,
     TERMS,
     Operators,
@@ -35,7 +37,24 @@ from tests.server.statements import statements
 DAY = 24 * 3600.0
 
 
-async def test_a_one_shot_round_sums_exactly_what_its_devices_sent(each_served: Served) -> None:
+async def test_a_round_sums_exactly_what_its_devices_sent_and_reads_each_message_once(
+    each_served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trees, pages = list[Sequence[bytes]](), list[str]()
+    read = OneShotMessageRepository.page
+
+    async def page(
+        repository: OneShotMessageRepository, cohort: int, after: str, limit: int
+    ) -> list[tuple[str, bytes | None]]:
+        pages.append(after)
+        return await read(repository, cohort, after, limit)
+
+    def counted(shares: Sequence[bytes]) -> list[bytes]:
+        trees.append(shares)
+        return merkle_levels(shares)
+
+    monkeypatch.setattr("server.rounds.one_shot_sums.merkle_levels", counted)
+    monkeypatch.setattr(OneShotMessageRepository, "page", page)
     served, operators = each_served, Operators.of()
     study = await create(served)
     view = await convene(served, study, operators)
@@ -48,6 +67,8 @@ async def test_a_one_shot_round_sums_exactly_what_its_devices_sent(each_served: 
     assert phases == ["convening", "collecting", "checking", "agreeing", "releasing", "summed"]
     received = [record.received for record in closed.cohorts[0].history]
     assert received[:5] == [7, 8, 7, 7, 7]
+    assert len(trees) == 8  # one Merkle tree for each message
+    assert len(pages) == len(set(pages)) == 2  # the second one is empty
 
 
 async def test_a_member_is_found_by_its_identity_and_not_by_reading_all_studies(
@@ -65,35 +86,10 @@ async def test_a_member_is_found_by_its_identity_and_not_by_reading_all_studies(
     assert not any("studies" in each or "history" in each for each in executed)
 
 
-async def test_messages_are_read_once_for_all_members(
+async def test_messages_of_a_sum_that_is_over_are_refused_and_deleted_in_parts(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trees, pages = list[Sequence[bytes]](), list[str]()
-    read = OneShotMessageRepository.page
-
-    async def page(
-        repository: OneShotMessageRepository, cohort: int, after: str, limit: int
-    ) -> list[tuple[str, bytes | None]]:
-        pages.append(after)
-        return await read(repository, cohort, after, limit)
-
-    def counted(shares: Sequence[bytes]) -> list[bytes]:
-        trees.append(shares)
-        return merkle_levels(shares)
-
-    monkeypatch.setattr("server.rounds.one_shot_sums.merkle_levels", counted)
-    monkeypatch.setattr(OneShotMessageRepository, "page", page)
-    operators, study = Operators.of(), await create(served)
-    await send_all(served, await convene(served, study, operators), range(8))
-    closed = await open_sum(served, study, operators)
-    assert (closed.state, closed.participants, operators.refusals) == ("decoded", 8, [])
-    assert len(trees) == 8  # one Merkle tree for each message
-    assert len(pages) == len(set(pages)) == 2  # the second one is empty
-
-
-async def test_messages_of_a_sum_that_is_over_are_deleted_in_parts(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    """Their rows are deleted after a month, but the Merkle trees may still be cached."""
     monkeypatch.setattr("server.db.repositories.rounds.cohorts._BODIES_PER_TRANSACTION", 3)
     operators, study = Operators.of(), await create(served)
     await send_all(served, await convene(served, study, operators), range(8))
@@ -104,6 +100,10 @@ async def test_messages_of_a_sum_that_is_over_are_deleted_in_parts(
     assert await cohorts.finished_with_bodies() == [1]
     assert [await cohorts.delete_one_shot_bodies([1]) for _ in range(4)] == [True] * 3 + [False]
     assert await cohorts.finished_with_bodies() == []
+    path = f"/v1/studies/{study}/rounds/1/members/{PINNED[0]}/columns"
+    refused(await served.client.get(path), 409, "wrong-phase")
+    await served.store.retention.delete_device_rows(study)
+    refused(await served.client.get(path), 409, "wrong-phase")
 
 
 async def test_the_last_message_ends_the_collection_at_once(serve: Serve, sqlite_url: str) -> None:
@@ -121,72 +121,33 @@ async def test_the_last_message_ends_the_collection_at_once(serve: Serve, sqlite
                 await asyncio.sleep(0.01)
 
 
-async def test_the_messages_of_a_sum_that_is_over_are_refused(served: Served) -> None:
-    """Their rows are deleted after a month, but the Merkle trees may still be cached."""
-    operators, study = Operators.of(), await create(served)
-    await send_all(served, await convene(served, study, operators), range(8))
-    await open_sum(served, study, operators)
-    member = operators.members[0].identity.public.hex()
-    path = f"/v1/studies/{study}/rounds/1/members/{member}/columns"
-    refused(await served.client.get(path), 409, "wrong-phase")
-    await served.store.retention.delete_device_rows(study)
-    refused(await served.client.get(path), 409, "wrong-phase")
-
-
-async def test_a_study_over_two_restarts_and_with_a_member_that_drops_out(
+async def test_a_server_and_members_that_start_again_in_every_phase_finish_the_round(
     serve: Serve, sqlite_url: str
 ) -> None:
-    """Sixty devices in each round, seven operators: each sum is that of the plain vectors."""
-    operators = Operators.of()
-    async with serve(sqlite_url) as served:
-        study = await create(served, rounds=2)
-        view = await convene(served, study, operators)
-        vectors = await send_all(served, view, range(30))
-    async with serve(sqlite_url) as served:  # started again while it collects
-        vectors = {**vectors, **await send_all(served, view, range(30, 60))}
-        await served.until_phase(study, "checking")
-        await operators.act(served)
-        await served.until_phase(study, "agreeing")
-        operators.away.add(2)
-        await operators.act(served)
-    async with serve(sqlite_url) as served:  # started again while the members agree
-        closed = await open_sum(served, study, operators)
-        assert (closed.state, closed.participants) == ("decoded", 60)
-        assert await served.read_sum(study) == sum_of_vectors(view, list(vectors.values()))
-        # The next round has a committee of six, because one operator is still away.
-        second = await convene(served, study, operators, 2)
-        vectors = await send_all(served, second, range(100, 160))
-        closed = await open_sum(served, study, operators, 2)
-        assert (closed.state, closed.participants) == ("decoded", 60)
-        assert await served.read_sum(study, 2) == sum_of_vectors(second, list(vectors.values()))
-        assert operators.refusals == []
+    """Members keep their journals only, and the last one drops out; the server has its rows only.
 
-
-@pytest.mark.parametrize("phase", ["convening", "collecting", "checking", "agreeing", "releasing"])
-async def test_a_server_and_members_that_start_again_in_a_phase_finish_the_round(
-    serve: Serve, sqlite_url: str, phase: str
-) -> None:
-    """Members keep their journals only; the server has its rows only."""
-    operators, following = Operators.of(), {"checking": "agreeing", "agreeing": "releasing"}
+    All start again before each phase, and when half of it has happened.
+    """
+    journals, vectors = [MemberJournal() for _ in OPERATORS], dict[int, Vector]()
     async with serve(sqlite_url) as served:
         study = await create(served)
-        view = None
-        if phase != "convening":
-            view = await convene(served, study, operators)
-        vectors = await send_all(served, view, range(5)) if view else {}
-        if phase in ("checking", "agreeing", "releasing"):
-            await served.pass_phase(study)
-        for earlier in ("checking", "agreeing"):
-            if phase in ("agreeing", "releasing")[earlier == "agreeing" :]:
-                await operators.act(served)
-                await served.until_phase(study, following[earlier])
-    operators = Operators.of([member.journal for member in operators.members])
+    for phase in ONE_SHOT_SUM.phases:
+        for half in (range(3), range(3, 7 if phase is Phase.CONVENING else 6)):
+            async with serve(sqlite_url) as served:
+                assert await phase_of(served, study) is phase
+                view = await served.show_round(study)
+                if phase is Phase.COLLECTING:
+                    vectors |= await send_all(served, view, half)
+                else:
+                    operators = Operators.of(journals)
+                    operators.away = {*range(7)} - {*half}
+                    await operators.act(served)
+                    assert operators.refusals == []
+                if half.start:
+                    await served.pass_phase(study, before=phase)
     async with serve(sqlite_url) as served:
-        if view is None:
-            view = await convene(served, study, operators)
-            vectors = await send_all(served, view, range(5))
-        closed = await open_sum(served, study, operators)
-        assert (closed.state, closed.participants) == ("decoded", 5)
+        closed = await served.until_closed(study)
+        assert (closed.state, closed.participants) == ("decoded", 6)
         assert await served.read_sum(study) == sum_of_vectors(view, list(vectors.values()))
 
 

@@ -68,13 +68,13 @@ def test_on_postgresql_two_services_lose_nothing_count_nothing_twice_and_are_not
     play(postgres.empty(), StudySize(rounds=2, servers=2), seed, operations)
 
 
-def test_a_study_without_failures_counts_every_device_once(databases: Databases) -> None:
-    figures = play(databases.empty(), StudySize(rounds=1), 1, [StepAll()] * 6)
+def test_a_study_without_failures_counts_every_device_once(sqlite: Databases) -> None:
+    figures = play(sqlite.empty(), StudySize(rounds=1), 1, [StepAll()] * 6)
     assert (figures.acknowledged, figures.included, figures.summed, figures.failed) == (30, 6, 1, 0)
 
 
-def test_a_study_that_is_stopped_in_the_middle_shows_no_sum(databases: Databases) -> None:
-    figures = play(databases.empty(), StudySize(), 1, [*[StepAll()] * 5, StopStudy()])
+def test_a_study_that_is_stopped_in_the_middle_shows_no_sum(sqlite: Databases) -> None:
+    figures = play(sqlite.empty(), StudySize(), 1, [*[StepAll()] * 5, StopStudy()])
     assert (figures.acknowledged, figures.summed, figures.failed) == (24, 0, 1)
 
 
