@@ -58,6 +58,8 @@ PATTERN_WORDS = {
     r"^([0-9a-f]{2})*$": "pairs of hexadecimal digits (0 to 9, a to f)",
     r"^[a-z0-9][a-z0-9-]{0,63}$": "1 to 64 letters a to z, digits and hyphens, without a hyphen at "
     "the start",
+    r"^[a-z0-9][a-z0-9-]{0,39}$": "1 to 40 letters a to z, digits and hyphens, without a hyphen at "
+    "the start",
     r"^[ -~]*$": "text of printable ASCII characters",
     r"^[!-~]{1,200}$": "1 to 200 printable ASCII characters, without spaces",
     r"^[^:\x00-\x1f]+$": "text without colons and control characters",

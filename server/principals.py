@@ -34,6 +34,7 @@ class Principal:
     logged in at the OpenID provider.
     `session` is the digest of the login session in whose cookie the credential is, if any.
     `study` is the only study for which the permissions are valid, None for the whole service.
+    `key_name` is the name that the operator gave to the API key, if it is one.
     """
 
     name: str
@@ -42,13 +43,20 @@ class Principal:
     session: bytes | None = field(default=None, repr=False)
     study: str | None = None
     is_person: bool = False
+    key_name: str | None = None
+
+    @property
+    def owner(self) -> str | None:
+        """Return the name that a study has of its creator, None at an open service."""
+        return self.name if self.is_person else self.key_name
 
     def __str__(self) -> str:
         if self.identity:
             return f"device {self.name}"
         if self.is_person:
             return f"person {self.name}"
-        return self.name if self == ANONYMOUS else f"key {self.name}"
+        is_named = self == ANONYMOUS or not self.permissions  # the reader of a shared link
+        return self.name if is_named else f"key {self.name}"
 
 
 ANONYMOUS: Final = Principal("anonymous", frozenset(Permission))  # for every request, if open

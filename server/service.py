@@ -23,6 +23,7 @@ from server.http.openid_provider import OpenIdProvider
 from server.notify.event_streams import EventStreams
 from server.notify.notifier import Notifier, RetryScheduler
 from server.notify.pg_listener import PgListener
+from server.notify.webhooks import WebhookSender
 from server.rounds.caches import RoundCache, StatusCache
 from server.rounds.cohort_cache import CohortCache
 from server.rounds.orchestrator import Orchestrator
@@ -106,6 +107,7 @@ async def run_service(
             await orchestrator.resume()  # before a device is refused because of a deadline
             listener = PgListener(database, notifier)
             retention = RetentionWorker(store, orchestrator.lease_runner, settings)
+            webhooks = WebhookSender(store, settings.public_url, allows_loopback=settings.open)
             poll_events = partial(event_streams.run, pace.poll_seconds)
             async with background_tasks(
                 orchestrator.run,
@@ -113,6 +115,7 @@ async def run_service(
                 orchestrator.heartbeat.run,
                 poll_events,
                 retention.run,
+                webhooks.run,
                 database.measure_size,
             ):
                 try:
@@ -126,7 +129,7 @@ async def run_service(
                         orchestrator,
                         event_streams,
                         metrics,
-                        Authenticator(settings, pace, store.access),
+                        Authenticator(settings, pace, store.access, store.links),
                         RetryScheduler(rng),
                         _openid_provider(settings),
                     )

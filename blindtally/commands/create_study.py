@@ -28,7 +28,14 @@ if TYPE_CHECKING:
 
 _COMMITTEE_FIELDS: Final = ("member", "volunteers", "committee_size")
 # Rare settings of the study, not of its question.
-_STUDY_FIELDS: Final = {"cohorts": int, "population": str, "stop_at": str, "draft": bool}
+_STUDY_FIELDS: Final = {
+    "cohorts": int,
+    "population": str,
+    "stop_at": str,
+    "draft": bool,
+    "tags": str,
+    "webhook": str,
+}
 
 
 class StudyOptions(FieldOptions):
@@ -97,9 +104,9 @@ def create_study(
             "--set",
             metavar="NAME=VALUE",
             help="Field of the mechanism's question as JSON, such as contribution=2; of the study: "
-            "cohorts, population, stop_at=PRECISION,RECALL or draft=true; or of the committee of "
-            "one-shot sums: member=KEY, volunteers or committee_size (docs/cli.md). Repeatable; "
-            "each is an option, too: --cohorts 2.",
+            "cohorts, population, stop_at=PRECISION,RECALL, tags=A,B, webhook=URL or draft=true; "
+            "or of the committee of one-shot sums: member=KEY, volunteers or committee_size "
+            "(docs/cli.md). Repeatable; each is an option, too: --cohorts 2.",
         ),
     ] = None,
     registrar: Annotated[
@@ -154,11 +161,15 @@ def create_study(
             terms,
             rounds=rounds,
             population=study.get("population"),
+            tags=[tag for tag in study.get("tags", "").split(",") if tag],
             stop_at=goal,
+            webhook=study.get("webhook"),
             start=study.get("draft") != "true",
         )
         if created.words_reason:
             print_line(f"chose {created.words_reason}", err=True)
+        if created.webhook_secret:
+            print_line(f"webhook secret, shown only now: {created.webhook_secret}", err=True)
         for warning in _warnings(created.view):
             print_line(warning, err=True)
     if json_path != "-":

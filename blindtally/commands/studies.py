@@ -1,6 +1,6 @@
 """`blindtally studies`: the studies of a service, from their creation to their answers."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 StudyArgument = Annotated[str, Argument(help="Name or id of the study.")]
 _DEFAULT_TOP = 20
+_NO_STUDIES = "no studies yet: `blindtally studies create` makes one"
 
 studies = typer.Typer(
     name="studies",
@@ -33,21 +34,37 @@ studies.command("create", cls=StudyOptions)(create_study)
 
 @studies.command("list")
 def list_studies(
-    url: UrlOption = DEFAULT_URL, key: ApiKeyOption = None, json_path: JsonOption = None
+    search: Annotated[
+        str | None, Option(metavar="TEXT", help="Only those with TEXT in name, question or tags.")
+    ] = None,
+    tag: Annotated[str | None, Option(help="Only those with this tag.")] = None,
+    owner: Annotated[
+        str | None, Option(help="Only those of the API key with this name, or of this person.")
+    ] = None,
+    state: Annotated[
+        Literal["created", "running", "finished", "stopped", "failed"] | None,
+        Option(help="Only those in this state: created, running, finished, stopped or failed."),
+    ] = None,
+    url: UrlOption = DEFAULT_URL,
+    key: ApiKeyOption = None,
+    json_path: JsonOption = None,
 ) -> None:
-    """List all studies, the newest first.
+    """List all studies, or those that meet all conditions, the newest first.
 
     Example:
       blindtally studies list
+      blindtally studies list --search domains --state running
     """
     from blindtally.console.service_connection import open_analyst
 
+    filters = {"search": search, "tag": tag, "owner": owner, "state": state}
     with open_analyst(url, key) as analyst:
-        views = [study.view for study in analyst.studies()]
+        views = [study.view for study in analyst.studies(**filters)]
     if json_path != "-":
         rows = [[view.id, view.name, view.question.mechanism, *_progress(view)] for view in views]
         table = result_table(["id", "name", "mechanism", "state"], ["round"], rows)
-        print_parts(table if rows else "no studies yet: `blindtally studies create` makes one")
+        none = "no study matches" if any(filters.values()) else _NO_STUDIES
+        print_parts(table if rows else none)
     write_json(json_path, {"studies": [view.model_dump(mode="json") for view in views]})
 
 
@@ -123,6 +140,36 @@ def stop_study(
       blindtally studies stop 3f2a0c55d1e9b7a4
     """
     _change(study, "stop", url, key, json_path)
+
+
+@studies.command("share")
+def share_study(
+    study: StudyArgument,
+    days: Annotated[float, Option(min=0.01, max=3650, help="Days until the link ends.")] = 30.0,
+    revoke: Annotated[bool, Option("--revoke", help="End all links to the study.")] = False,
+    url: UrlOption = DEFAULT_URL,
+    key: ApiKeyOption = None,
+    json_path: JsonOption = None,
+) -> None:
+    """Print a new link at which everybody can read one study without a key, or end all such links.
+
+    Example:
+      blindtally studies share words --days 7
+      blindtally studies share words --revoke
+    """
+    from blindtally.console.service_connection import open_analyst
+
+    with open_analyst(url, key) as analyst:
+        target: Study = analyst.study(study)
+        if revoke:
+            target.end_links()
+            print_line(f"all links to {target.id} have ended")
+            return
+        link = target.share(days)
+    if json_path != "-":
+        print_line(link.url)
+        print_line(f"it is valid until {link.expires:%Y-%m-%d %H:%M} UTC", err=True)
+    write_json(json_path, link.model_dump(mode="json"))
 
 
 @studies.command("delete")

@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # the models of all mechanisms take half a second to import
         PopulationView,
         QueryResult,
         RoundView,
+        SharedLink,
         StudyView,
         Timeouts,
     )
@@ -64,13 +65,14 @@ class Study:
     """A study of the service; `view` is its last received state.
 
     `words_reason` is a sentence on the words that `create` chose for the question, empty if it
-    chose none.
+    chose none. `webhook_secret` is the one of a study that `create` has made with a webhook.
     """
 
     def __init__(self, sender: Sender, view: StudyView, words_reason: str = "") -> None:
         self.id = view.id
         self.view = view
         self.words_reason = words_reason
+        self.webhook_secret: str | None = getattr(view, "webhook_secret", None)
         self._sender = sender
 
     def __repr__(self) -> str:
@@ -101,6 +103,18 @@ class Study:
             WrongStateError: if it is running: stop it first.
         """
         self._sender.send(requests.delete_study(self.id))
+
+    def share(self, days: float = 30.0) -> SharedLink:
+        """Return a new link at which everybody can read this study, without a key, for `days`.
+
+        Raises:
+            ValueError: if `days` is not above 0 and at most 3650.
+        """
+        return self._sender.send(requests.share_study(self.id, days))
+
+    def end_links(self) -> None:
+        """End all links to this study."""
+        self._sender.send(requests.end_links(self.id))
 
     def _update(self, request: ApiRequest[StudyView]) -> StudyView:
         self.view = self._sender.send(request)
@@ -342,6 +356,8 @@ class Analyst:
         timeouts: Timeouts | None = None,
         start: bool = True,
         population: str | None = None,
+        tags: Sequence[str] = (),
+        webhook: str | None = None,
         stop_at: QualityGoal | None = None,
         key: str | None = None,
     ) -> Study:
@@ -357,10 +373,14 @@ class Analyst:
         With the public keys of operators as `committee`, each device sends one message, and all
         devices form one cohort; the operators must run `blindtally member`. With `VolunteerTerms`,
         the registrar draws the committee from devices. The study ends early if the expected
-        precision and recall of its list reach `stop_at`. Calls with the same `key` within a day,
-        also from other processes, create one study. Without a `key`, only the repetitions of this
-        call do. If the question has the words "auto", a simulation chooses them, in some seconds or
-        a minute; `Study.words_reason` states the choice.
+        precision and recall of its list reach `stop_at`. The list of studies can be filtered by the
+        `tags`, of lower-case letters, digits and hyphens. When the study has ended, the service
+        sends a message to the https URL `webhook`, which `Study.webhook_secret` signs.
+
+        Calls with the same `key` within a day, also from other processes, create one study. Without
+        a `key`, only the repetitions of this call do. If the question has the words "auto", a
+        simulation chooses them, in some seconds or a minute; `Study.words_reason` states the
+        choice.
 
         Raises:
             ValueError: if an argument cannot be right, the number of devices is missing, a field of
@@ -386,6 +406,8 @@ class Analyst:
             timeouts=timeouts,
             start=start,
             population=population,
+            tags=tags,
+            webhook=webhook,
             stop_at=stop_at,
         )
         view = self._sender.send(request)
@@ -395,19 +417,26 @@ class Analyst:
         """Return the study with the id `study`, or else the only one with this name.
 
         Raises:
-            NotFoundError: if there is none; names those that are nearest.
+            NotFoundError: if there is none; names the nearest of the newest ones.
             ValueError: if several have this name; lists their ids.
         """
         try:
             view = self._sender.send(requests.study(study))
         except errors.NotFoundError as error:
-            views = [each.view for each in self.studies()]
-            view = requests.named_study(study, views, error)
+            same = [each.view for each in self.studies(name=study)]
+            if not same:
+                newest, _ = self._sender.send(requests.studies().page(None))
+                raise requests.with_nearest_names(study, newest, error) from None
+            view = requests.only_study(study, same)
         return Study(self._sender, view)
 
-    def studies(self) -> Iterator[Study]:
-        """Yield all studies, newest first."""
-        for view in self._sender.rows(requests.studies()):
+    def studies(self, **filters: str | None) -> Iterator[Study]:
+        """Yield the studies that meet all filters, newest first; raises BadRequestError.
+
+        Filters are the exact `name`, `tag`, `state` and `owner`, which is the name of the API key
+        that created a study, and `search`, a part of the name, the question or a tag.
+        """
+        for view in self._sender.rows(requests.studies(**filters)):
             yield Study(self._sender, view)
 
     def create_population(self, name: str, budget: Budget | None = None) -> PopulationView:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # the models of all mechanisms take half a second to import
         PopulationView,
         QueryResult,
         RoundView,
+        SharedLink,
         StudyView,
         Timeouts,
     )
@@ -63,13 +64,14 @@ class AsyncStudy:
     """A study of the service; `view` is its last received state.
 
     `words_reason` is a sentence on the words that `create` chose for the question, empty if it
-    chose none.
+    chose none. `webhook_secret` is the one of a study that `create` has made with a webhook.
     """
 
     def __init__(self, sender: AsyncSender, view: StudyView, words_reason: str = "") -> None:
         self.id = view.id
         self.view = view
         self.words_reason = words_reason
+        self.webhook_secret: str | None = getattr(view, "webhook_secret", None)
         self._sender = sender
 
     def __repr__(self) -> str:
@@ -100,6 +102,18 @@ class AsyncStudy:
             WrongStateError: if it is running: stop it first.
         """
         await self._sender.send(requests.delete_study(self.id))
+
+    async def share(self, days: float = 30.0) -> SharedLink:
+        """Return a new link at which everybody can read this study, without a key, for `days`.
+
+        Raises:
+            ValueError: if `days` is not above 0 and at most 3650.
+        """
+        return await self._sender.send(requests.share_study(self.id, days))
+
+    async def end_links(self) -> None:
+        """End all links to this study."""
+        await self._sender.send(requests.end_links(self.id))
 
     async def _update(self, request: ApiRequest[StudyView]) -> StudyView:
         self.view = await self._sender.send(request)
@@ -343,6 +357,8 @@ class AsyncAnalyst:
         timeouts: Timeouts | None = None,
         start: bool = True,
         population: str | None = None,
+        tags: Sequence[str] = (),
+        webhook: str | None = None,
         stop_at: QualityGoal | None = None,
         key: str | None = None,
     ) -> AsyncStudy:
@@ -358,10 +374,14 @@ class AsyncAnalyst:
         With the public keys of operators as `committee`, each device sends one message, and all
         devices form one cohort; the operators must run `blindtally member`. With `VolunteerTerms`,
         the registrar draws the committee from devices. The study ends early if the expected
-        precision and recall of its list reach `stop_at`. Calls with the same `key` within a day,
-        also from other processes, create one study. Without a `key`, only the repetitions of this
-        call do. If the question has the words "auto", a simulation chooses them, in some seconds or
-        a minute; `Study.words_reason` states the choice.
+        precision and recall of its list reach `stop_at`. The list of studies can be filtered by the
+        `tags`, of lower-case letters, digits and hyphens. When the study has ended, the service
+        sends a message to the https URL `webhook`, which `Study.webhook_secret` signs.
+
+        Calls with the same `key` within a day, also from other processes, create one study. Without
+        a `key`, only the repetitions of this call do. If the question has the words "auto", a
+        simulation chooses them, in some seconds or a minute; `Study.words_reason` states the
+        choice.
 
         Raises:
             ValueError: if an argument cannot be right, the number of devices is missing, a field of
@@ -389,6 +409,8 @@ class AsyncAnalyst:
             timeouts=timeouts,
             start=start,
             population=population,
+            tags=tags,
+            webhook=webhook,
             stop_at=stop_at,
         )
         view = await self._sender.send(request)
@@ -398,19 +420,26 @@ class AsyncAnalyst:
         """Return the study with the id `study`, or else the only one with this name.
 
         Raises:
-            NotFoundError: if there is none; names those that are nearest.
+            NotFoundError: if there is none; names the nearest of the newest ones.
             ValueError: if several have this name; lists their ids.
         """
         try:
             view = await self._sender.send(requests.study(study))
         except errors.NotFoundError as error:
-            views = [each.view async for each in self.studies()]
-            view = requests.named_study(study, views, error)
+            same = [each.view async for each in self.studies(name=study)]
+            if not same:
+                newest, _ = await self._sender.send(requests.studies().page(None))
+                raise requests.with_nearest_names(study, newest, error) from None
+            view = requests.only_study(study, same)
         return AsyncStudy(self._sender, view)
 
-    async def studies(self) -> AsyncIterator[AsyncStudy]:
-        """Yield all studies, newest first."""
-        async for view in self._sender.rows(requests.studies()):
+    async def studies(self, **filters: str | None) -> AsyncIterator[AsyncStudy]:
+        """Yield the studies that meet all filters, newest first; raises BadRequestError.
+
+        Filters are the exact `name`, `tag`, `state` and `owner`, which is the name of the API key
+        that created a study, and `search`, a part of the name, the question or a tag.
+        """
+        async for view in self._sender.rows(requests.studies(**filters)):
             yield AsyncStudy(self._sender, view)
 
     async def create_population(self, name: str, budget: Budget | None = None) -> PopulationView:

@@ -25,6 +25,8 @@ from protocol.api.messages import (
     QueryResults,
     RoundPage,
     RoundView,
+    SharedLink,
+    ShareRequest,
     StudyPage,
     StudyView,
 )
@@ -99,7 +101,7 @@ class PagedRequest(Generic[T]):
     """A list in pages after row `after`; `parse` returns a page's rows and the next `after`.
 
     `row_type` is the model of a row, and `threshold` is that of a list of heavy hitters. With a
-    `limit`, a page has at most this number of rows.
+    `limit`, a page has at most this number of rows. All rows meet the `filters`.
     """
 
     path: str
@@ -109,9 +111,11 @@ class PagedRequest(Generic[T]):
     after: str | int | None = None
     threshold: float | None = None
     limit: int | None = None
+    filters: Mapping[str, object] = field(default_factory=dict)
 
     def page(self, after: str | int | None) -> ApiRequest[tuple[Sequence[T], str | int | None]]:
-        return ApiRequest("GET", self.path, self.parse, _given(after=after, limit=self.limit))
+        params = {**self.filters, **_given(after=after, limit=self.limit)}
+        return ApiRequest("GET", self.path, self.parse, params)
 
     def next_page(
         self, rows: Sequence[T], before: str | int | None, after: str | int | None
@@ -201,27 +205,38 @@ def study(study: str) -> ApiRequest[StudyView]:
     return _get(StudyView, "studies", study)
 
 
-def named_study(name: str, studies: Sequence[StudyView], error: NotFoundError) -> StudyView:
-    """Return the only one of `studies` with this name; `error` is that of a study with such an id.
-
-    Raises:
-        NotFoundError: if there is none.
-        ValueError: if there are several.
-    """
-    same = [each for each in studies if each.name == name]
+def only_study(name: str, same: Sequence[StudyView]) -> StudyView:
+    """Return the only study of those with the `same` name; raises ValueError for several."""
     if len(same) > 1:
         ids = ", ".join(f"{each.id} ({each.outcome}, {each.created:%Y-%m-%d})" for each in same)
         raise ValueError(f"{len(same)} studies have the name {name!r}: use an id, {ids}")
-    if same:
-        return same[0]
+    return same[0]
+
+
+def with_nearest_names(
+    name: str, studies: Sequence[StudyView], error: NotFoundError
+) -> NotFoundError:
+    """Return the `error` of a study that does not exist, with the nearest names of `studies`."""
     near = get_close_matches(name, [each.name for each in studies])
     hint = f": the nearest names are {', '.join(map(repr, dict.fromkeys(near)))}" if near else ""
-    raise NotFoundError(error.problem.model_copy(update={"detail": error.problem.detail + hint}))
+    return NotFoundError(error.problem.model_copy(update={"detail": error.problem.detail + hint}))
 
 
 def change_study(study: str, action: str) -> ApiRequest[StudyView]:
     """Return the request that starts or stops a study."""
     return ApiRequest("POST", url_path("studies", study, action), StudyView.model_validate_json)
+
+
+def share_study(study: str, days: float) -> ApiRequest[SharedLink]:
+    """Return the request of a link to a study that is valid for `days`."""
+    content = ShareRequest(days=days).model_dump_json()
+    url = url_path("studies", study, "share")
+    return ApiRequest("POST", url, SharedLink.model_validate_json, content=content)
+
+
+def end_links(study: str) -> ApiRequest[None]:
+    """Return the request that ends all links to a study."""
+    return ApiRequest("DELETE", url_path("studies", study, "share"), lambda _body: None)
 
 
 def delete_study(study: str) -> ApiRequest[None]:
@@ -234,10 +249,11 @@ def round_ranges(**ranges: tuple[int, int] | None) -> dict[str, str]:
     return {name: f"{ends[0]}-{ends[1]}" for name, ends in ranges.items() if ends is not None}
 
 
-def studies() -> PagedRequest[StudyView]:
-    """Return the request of all studies, newest first."""
+def studies(**filters: str | None) -> PagedRequest[StudyView]:
+    """Return the request of the studies that meet all `filters`, newest first."""
     columns = ("id", "name", "state", "rounds", "round", "created")
-    return _listing(url_path("studies"), StudyPage, "studies", columns)
+    listing = _listing(url_path("studies"), StudyPage, "studies", columns)
+    return replace(listing, filters=_given(**filters))
 
 
 def rounds(study: str, after: int = 0, *, devices: int = 1) -> PagedRequest[RoundView]:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from client.analyst.requests import ApiRequest
 from client.http.address_and_retries import url_path
-from protocol.api.messages import PopulationRequest, StudyRequest, StudyView, Timeouts
+from protocol.api.messages import CreatedStudy, PopulationRequest, StudyRequest, Timeouts
 from protocol.committee_terms import AnyCommitteeTerms, CommitteeTerms, VolunteerTerms
 from protocol.mechanisms.registry import AnyPlan, AnyQuestion, mechanism_of
 from protocol.question_and_plan import MAX_ROUNDS, MIN_COHORT_SIZE, Question, Terms
@@ -23,7 +23,7 @@ DEFAULT_COHORT_SIZE: Final = 1000  # the largest cohort if only the number of de
 
 def create_study(
     key: str | None, *, timeouts: Timeouts | None, **fields: object
-) -> ApiRequest[StudyView]:
+) -> ApiRequest[CreatedStudy]:
     """Return the request that creates a study; without a `key`, each creates another study.
 
     Raises:
@@ -37,7 +37,7 @@ def create_study(
     return ApiRequest(
         "POST",
         url_path("studies"),
-        StudyView.model_validate_json,
+        CreatedStudy.model_validate_json,
         content=document.model_dump_json(),
         idempotency_key=key or token_urlsafe(24),
     )

@@ -1,9 +1,9 @@
 """Secrets of 32 random bytes that give access, and the digests that the service stores.
 
-API keys begin with btk_, enrolment tokens with bte_, sessions with bts_, and a registrar's tokens
-with btr_. Credentials and tickets of devices have no prefix. The service and the registrar store
-only SHA-256 digests: a secret cannot be guessed, a stolen database contains none, and the time of a
-lookup by digest reveals nothing.
+API keys begin with btk_, enrolment tokens with bte_, sessions with bts_, the tokens of shared links
+with btl_, and a registrar's tokens with btr_. Credentials and tickets of devices have no prefix.
+The service and the registrar store only SHA-256 digests: a secret cannot be guessed, a stolen
+database contains none, and the time of a lookup by digest reveals nothing.
 """
 
 import re
@@ -15,10 +15,11 @@ from typing import Final
 API_KEY_PREFIX: Final = "btk_"
 ENROLMENT_TOKEN_PREFIX: Final = "bte_"  # noqa: S105 - a prefix only
 SESSION_PREFIX: Final = "bts_"
+SHARE_PREFIX: Final = "btl_"
 REGISTRAR_TOKEN_PREFIX: Final = "btr_"  # noqa: S105 - a prefix only
 _SECRET_BYTES = 32
 _SECRET_CHARACTERS = 43
-_BEARER = re.compile(r"Bearer ((?:btk_|bte_|bts_)?[A-Za-z0-9_-]{43})")
+_BEARER = re.compile(r"Bearer ((?:btk_|bte_|bts_|btl_)?[A-Za-z0-9_-]{43})")
 
 
 def new_secret(secrets: Random, prefix: str = "") -> str:

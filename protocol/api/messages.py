@@ -30,6 +30,8 @@ _CONTROL_PREFIXES: Final = ("\t", "\r", "\n")
 Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600)]
 StudyName = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(check_name)]
 RoundCount = Annotated[int, Field(ge=1, le=MAX_ROUNDS)]
+Tag = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
+Tags = Annotated[tuple[Tag, ...], Field(max_length=10)]
 PopulationName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
 StudyStatus = Literal["created", "running", "finished", "stopped"]
 RoundState = Literal["running", "decoded", "undecoded", "failed"]
@@ -118,7 +120,7 @@ class StudyRequest(PublicModel):
     """An analyst's request for a study; its `population` must have enough budget left.
 
     The study ends before its last round if the expected precision and recall of its list reach
-    `stop_at`, if given.
+    `stop_at`, if given. When it has ended, `webhook` gets a signed message.
     """
 
     name: StudyName
@@ -129,10 +131,16 @@ class StudyRequest(PublicModel):
     start: bool = False
     population: PopulationName | None = None
     stop_at: QualityGoal | None = None
+    tags: Tags = ()
+    webhook: Annotated[str, Field(max_length=500)] | None = None
 
 
 class StudyView(PublicModel):
-    """A study; `round` is the latest, 0 before the first, and `end_cause` None until it ends."""
+    """A study; `round` is the latest, 0 before the first, and `end_cause` None until it ends.
+
+    `owner` is the name of the API key, or the e-mail address of the person, that created it. It is
+    None if the service was open.
+    """
 
     id: Id
     name: str
@@ -146,6 +154,8 @@ class StudyView(PublicModel):
     population: str | None = None
     stop_at: QualityGoal | None = None
     end_cause: EndCause | None = None
+    tags: tuple[str, ...] = ()
+    owner: str | None = None
 
     @property
     def outcome(self) -> str:
@@ -164,6 +174,25 @@ class StudyView(PublicModel):
     def registry(self) -> Registry | None:
         """Return the registry that the registrar signs identities for; None without a registrar."""
         return self.question.registry(self.id, self.terms, self.rounds)
+
+
+class CreatedStudy(StudyView):
+    """A new study, with the secret that signs the message to its webhook."""
+
+    webhook_secret: str | None = Field(default=None, repr=False)
+
+
+class ShareRequest(PublicModel):
+    """A request for a link to a study that is valid for `days`."""
+
+    days: Annotated[float, Field(gt=0, le=3650)] = 30.0
+
+
+class SharedLink(PublicModel):
+    """A link at whose `url` everybody can read one study until it `expires`."""
+
+    url: str
+    expires: datetime
 
 
 class PhaseRecord(PublicModel):

@@ -67,6 +67,11 @@ def paginate(rows: Sequence[T], limit: int) -> tuple[tuple[T, ...], T | None]:
     return page, page[-1] if len(rows) > limit else None
 
 
+def service_url(request: Request, service: Service) -> str:
+    """Return the address of the service in browsers and for programs, without a last slash."""
+    return service.settings.public_url or str(request.base_url).rstrip("/")
+
+
 async def json_only(request: Request) -> None:
     """Refuse a body whose media type is not JSON."""
     check_media_type(request, "application/json")

@@ -7,7 +7,13 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from protocol.api.messages import EnrolmentRequest, PopulationRequest, Problem, StudyRequest
+from protocol.api.messages import (
+    EnrolmentRequest,
+    PopulationRequest,
+    Problem,
+    ShareRequest,
+    StudyRequest,
+)
 from protocol.api.messages_outside_sums import JoinRequest
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.registry import parse_question
@@ -42,6 +48,7 @@ _EXAMPLES: Final[dict[str, PublicModel]] = {
         rounds=5,
         start=True,
     ),
+    "ShareRequest": ShareRequest(days=7),
     "PopulationRequest": PopulationRequest(budget=Budget(epsilon=4, delta=1e-6)),
     "JoinRequest": JoinRequest(
         identity="1f" * 32, mask_key="2e" * 32, encryption_key="3d" * 32, signature="4c" * 64

@@ -5,6 +5,7 @@ its fields, and of the plan that the valid fields describe.
 """
 
 from collections.abc import Mapping
+from datetime import timedelta
 from hashlib import sha256
 from random import Random
 from typing import Annotated, Any
@@ -12,7 +13,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from pydantic import ValidationError
 
-from protocol.api.messages import ProblemType, StudyPage, StudyRequest, StudyView
+from protocol.api.messages import (
+    CreatedStudy,
+    ProblemType,
+    SharedLink,
+    ShareRequest,
+    StudyPage,
+    StudyRequest,
+    StudyView,
+)
 from protocol.mechanisms.registry import AnyPlan
 from protocol.validation_errors import validation_faults
 from server.api.dependencies import (
@@ -23,15 +32,19 @@ from server.api.dependencies import (
     problem_responses,
     reading,
     require,
+    service_url,
 )
 from server.db.idempotency import IdempotentRequest
+from server.db.repositories.studies.study_filter import StudyFilter
 from server.errors import FieldError, ProblemError, malformed_fields
 from server.first_plan import DeviceLimits, PlanRequest, first_plan
+from server.http.auth import SHARED_PREFIX
 from server.http.problem_details import field_error
 from server.http.response_headers import ETagRoute
+from server.notify.webhooks import may_be_public
 from server.principals import Permission
 from server.service import Service, ServiceDep
-from server.settings import MAX_DEVICE_DELTA, Settings
+from server.settings import MAX_DEVICE_DELTA, Settings, is_secure_url
 
 _SCOPE = "studies"
 IdempotencyKeyHeader = Annotated[
@@ -123,36 +136,53 @@ async def create(
     service: ServiceDep,
     caller: Caller,
     key: IdempotencyKeyHeader = None,
-) -> StudyView:
-    """Create a study, and start it if `start` is true.
+) -> StudyView | CreatedStudy:
+    """Create a study, and start it if `start` is true; only this shows a webhook's secret.
 
     A repetition of the request with the same Idempotency-Key within a day creates nothing. It
     gets the first response again, with Idempotent-Replayed.
     """
+    _check_webhook(request.webhook, service)
     intent = None
     if key is not None:
         # Equal documents have equal digests, regardless of white space and the order of fields.
         digest = sha256(request.model_dump_json(exclude_unset=True).encode()).digest()
         intent = IdempotentRequest(f"{_SCOPE} {caller.name}", key, digest)
     limits = device_limits(service.settings)
-    study, is_new = await service.store.studies.create(request, limits, intent)
+    study, is_new = await service.store.studies.create(request, limits, intent, caller.owner)
     if is_new:
         await service.store.access.record_audit(str(caller), "create study", study.id)
     else:
         response.headers["Idempotent-Replayed"] = "true"
     response.headers["Location"] = f"/v1/studies/{study.id}"
-    return study
+    if request.webhook is None:
+        return study
+    secret = await service.store.webhooks.secret(study.id)
+    return CreatedStudy.model_validate(dict(study) | {"webhook_secret": secret})
+
+
+def _check_webhook(url: str | None, service: Service) -> None:
+    """Raise ProblemError if a webhook is not safe: others could read it, or it leads inside."""
+    allows_loopback = service.settings.open
+    if url is not None and not (is_secure_url(url) and may_be_public(url, allows_loopback)):
+        detail = "must be an https:// URL of a public host; an open service also sends to localhost"
+        raise malformed_fields([{"location": "body.webhook", "detail": detail}], 422)
 
 
 @router.get("", **reading(422, is_filtered=True))
 async def page(
     service: ServiceDep,
     caller: Caller,
+    chosen: Annotated[StudyFilter, Depends()],
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     after: Annotated[str | None, Query(pattern="^[0-9A-Za-z]{1,64}$")] = None,
 ) -> StudyPage:
-    """List the studies that the caller may read, newest first."""
-    rows = await service.store.studies.page(limit + 1, after, caller.study)
+    """List the studies that the caller may read, newest first.
+
+    Filters: `search` is a part of the name, the question or a tag; `tag`, `owner`, `state` and
+    `name` are whole ones.
+    """
+    rows = await service.store.studies.page(limit + 1, after, caller.study, chosen)
     studies, last = paginate(rows, limit)
     return StudyPage(studies=studies, next=last and last.id)
 
@@ -186,6 +216,34 @@ async def stop(study: StudyId, service: ServiceDep, caller: Caller) -> StudyView
     view = await service.store.studies.stop(study)
     await service.store.access.record_audit(str(caller), "stop study", study)
     return view
+
+
+@router.post(
+    "/{study}/share",
+    status_code=201,
+    dependencies=[require(Permission.WRITE)],
+    responses=problem_responses(404, 413, 422),
+)
+async def share(
+    study: StudyId, share: ShareRequest, request: Request, service: ServiceDep, caller: Caller
+) -> SharedLink:
+    """Make a link at which everybody can read one study without a key; it is shown only once."""
+    secret, expires = await service.store.links.create(study, timedelta(days=share.days))
+    await service.store.access.record_audit(str(caller), "share study", study)
+    url = f"{service_url(request, service)}{SHARED_PREFIX}{study}?token={secret}"
+    return SharedLink(url=url, expires=expires)
+
+
+@router.delete(
+    "/{study}/share",
+    status_code=204,
+    dependencies=[require(Permission.WRITE)],
+    responses=problem_responses(404),
+)
+async def end_links(study: StudyId, service: ServiceDep, caller: Caller) -> None:
+    """End all links to a study."""
+    await service.store.links.end_all(study)
+    await service.store.access.record_audit(str(caller), "end links", study)
 
 
 @router.delete(

@@ -6,6 +6,7 @@
     studies 1---1 event_counters, 1---* events
     cohorts 1---* one_shot_messages 1---1 one_shot_bodies (of one-shot sums)
     cohorts 1---* committee_members, 1---* member_messages, 1---1 message_sets (of one-shot sums)
+    studies 1---* shared_links, 1---1 webhooks
     enrolment_tokens 1---* devices; api_keys; audit_entries (access, and its history)
 
 Message bodies are deleted when their cohort is closed; the message and its SHA-256 stay. Bodies
@@ -53,6 +54,7 @@ class PopulationRow(Base):
 class StudyRow(Base):
     """Study of an analyst; `round` is the number of its latest round, 0 before the first.
 
+    `search` has the texts that a search finds (`repositories/studies/study_filter.py`).
     `dp_event` is what all of its rounds reveal about a device. `end_cause` is null until it ends.
     """
 
@@ -60,10 +62,14 @@ class StudyRow(Base):
     __table_args__ = (
         Index("studies_by_age", "created", "id"),
         Index("studies_by_population", "population"),
+        Index("studies_by_name", "name"),
+        Index("studies_by_owner", "owner", "created", "id"),
+        Index("studies_by_state", "state", "created", "id"),
     )
 
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     name: Mapped[str] = mapped_column(Utf8Bytes())
+    search: Mapped[str] = mapped_column(Utf8Bytes())
     state: Mapped[str] = mapped_column(String(16))
     question: Mapped[dict[str, Any]]
     terms: Mapped[dict[str, Any]]
@@ -75,6 +81,8 @@ class StudyRow(Base):
     dp_event: Mapped[dict[str, Any]]
     stop_at: Mapped[dict[str, Any] | None] = mapped_column(nullable=False)  # JSON's null is a value
     end_cause: Mapped[str | None] = mapped_column(String(16))
+    tags: Mapped[list[str]]
+    owner: Mapped[str | None] = mapped_column(Utf8Bytes())
 
 
 class DeletedStudyRow(Base):
@@ -346,6 +354,29 @@ class LoginSessionRow(Base):
     scopes: Mapped[list[str] | None]
     created: Mapped[datetime]
     last_used: Mapped[datetime]
+
+
+class SharedLinkRow(Base):
+    """Link that lets everybody read one study until it expires, by the SHA-256 of its secret."""
+
+    __tablename__ = "shared_links"
+    __table_args__ = (Index("shared_links_by_study", "study"),)
+
+    digest: Mapped[bytes] = mapped_column(primary_key=True)
+    study: Mapped[str] = mapped_column(ForeignKey("studies.id"))
+    expires: Mapped[datetime]
+
+
+class WebhookRow(Base):
+    """Address that gets a message when its study has ended, until it was sent or is given up."""
+
+    __tablename__ = "webhooks"
+
+    study: Mapped[str] = mapped_column(ForeignKey("studies.id"), primary_key=True)
+    url: Mapped[str] = mapped_column(String(500))
+    secret: Mapped[str] = mapped_column(String(64))
+    tries: Mapped[int]
+    next_try: Mapped[datetime]
 
 
 class EnrolmentTokenRow(IssuedCredential, Base):

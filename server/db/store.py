@@ -23,6 +23,7 @@ from server.db.repositories.access.committees import (
 from server.db.repositories.access.credentials_and_audit import AccessRepository
 from server.db.repositories.access.enrolments import EnrolmentRepository
 from server.db.repositories.access.seatings import SeatingRepository
+from server.db.repositories.access.shared_links import SharedLinkRepository
 from server.db.repositories.arrivals import Arrival, Arrivals
 from server.db.repositories.events import EventRepository
 from server.db.repositories.leases import LeaseRepository, ProcessRepository
@@ -42,6 +43,7 @@ from server.db.repositories.studies.answers import AnswerRepository
 from server.db.repositories.studies.populations import PopulationRepository
 from server.db.repositories.studies.progress import ProgressRepository
 from server.db.repositories.studies.studies import StudyRepository
+from server.db.repositories.studies.webhooks import WebhookRepository
 
 
 class Store:
@@ -67,7 +69,9 @@ class Store:
         self.volunteers = VolunteerRepository(database)
         self.answers = AnswerRepository(database)
         self.populations = PopulationRepository(database)
+        self.webhooks = WebhookRepository(database)
         self.access = AccessRepository(database, rng)
+        self.links = SharedLinkRepository(database, rng)
         self.enrolments = EnrolmentRepository(database)
         self.leases = LeaseRepository(database)
         self.processes = ProcessRepository(database)

@@ -3,7 +3,8 @@
 A closed service gives the same answer to every request without a valid credential, so the answer
 does not reveal which studies exist. Browsers send a session in a cookie, which is only valid for
 pages and the event streams that pages follow: requests to the API that another site makes through a
-browser carry no credential.
+browser carry no credential. A shared link has its token in the query, which is
+only valid for the pages of shared links.
 """
 
 import re
@@ -12,17 +13,18 @@ from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from time import monotonic
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote
 
 from cachetools import TTLCache
 from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 from starlette.types import Scope
 
-from protocol.api.credentials import SESSION_PREFIX, bearer_secret, secret_digest
+from protocol.api.credentials import SESSION_PREFIX, SHARE_PREFIX, bearer_secret, secret_digest
 from protocol.api.messages import ProblemType
 from protocol.printable import escape_hidden
 from server.db.repositories.access.credentials_and_audit import AccessRepository
+from server.db.repositories.access.shared_links import SharedLinkRepository
 from server.errors import ProblemError
 from server.http.request_limits import RateLimit, header
 from server.http.response_headers import prefers
@@ -39,7 +41,8 @@ _PUBLIC_PATHS: Final = frozenset(
     {"/login", OIDC_PATH, OIDC_CALLBACK_PATH, "/healthz", "/readyz", "/docs", "/openapi.json"}
 )
 _ASSET_PREFIX: Final = "/static/"  # public, as the source code is
-_PAGE_PATHS: Final = re.compile(r"/|/(studies|operations|logout|help)(/.*)?", re.DOTALL)
+SHARED_PREFIX: Final = "/shared/"
+_PAGE_PATHS: Final = re.compile(r"/|/(studies|shared|operations|logout|help)(/.*)?", re.DOTALL)
 _PROGRAM_PATHS: Final = re.compile(
     r"/(v1|metrics|healthz|readyz|static|openapi\.json)(/.*)?", re.DOTALL
 )
@@ -64,6 +67,9 @@ _NO_KEY: Final = (
 )
 _OTHER_NAME: Final = "an open service is for this machine: use http://localhost or its address"
 _OTHER_SITE: Final = "a page of another site sent this request: an open service refuses its changes"
+_ENDED_LINK: Final = (
+    "this link has ended, or parts of it are missing: ask who sent it for a new one"
+)
 _READING_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _TOO_MANY_LOGINS: Final = "too many logins from this address: wait, or use an API key"
 _TOO_MANY_FAILURES: Final = "too many requests without a valid credential: wait"
@@ -72,10 +78,16 @@ _TOO_MANY_FAILURES: Final = "too many requests without a valid credential: wait"
 class Authenticator:
     """Authentication of requests, with a cache of recent credentials."""
 
-    def __init__(self, settings: Settings, pace: Pace, access: AccessRepository) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        pace: Pace,
+        access: AccessRepository,
+        links: SharedLinkRepository,
+    ) -> None:
         self.is_open = settings.open
         self._scopes_of = settings.scopes_of_person
-        self._access = access
+        self._access, self._links = access, links
         self.cached_principals: TTLCache[bytes, Principal] = TTLCache(
             _MAX_CACHED_PRINCIPALS, pace.credential_cache_seconds, timer=monotonic
         )
@@ -156,6 +168,9 @@ class Authenticator:
             is_change = scope["method"] not in _READING_METHODS
             if is_change and not is_page(scope["path"]) and _is_of_another_site(scope):
                 raise ProblemError(ProblemType.FORBIDDEN, _OTHER_SITE)
+        if scope["path"].startswith(SHARED_PREFIX):
+            return await self._reader_of_link(scope)
+        if self.is_open:
             return ANONYMOUS
         secret = _bearer_secret(scope)
         self.check_address(client_address(scope), secret)
@@ -170,6 +185,28 @@ class Authenticator:
             detail = _MISSING if is_missing else _NO_KEY if secret is None else _INVALID
             raise ProblemError(ProblemType.NOT_AUTHORISED, detail)
         return principal
+
+    async def _reader_of_link(self, scope: Scope) -> Principal:
+        """Return who has the link of a request: a principal of its study without permissions.
+
+        Links are not cached, so that one that was ended is refused at once.
+
+        Raises:
+            ProblemError: if the link has ended or never existed, or is used too often.
+        """
+        query = parse_qs(scope["query_string"].decode("latin-1"))
+        secret = bearer_secret(f"Bearer {query.get('token', [''])[-1]}", SHARE_PREFIX)
+        self.check_address(client_address(scope), secret)
+        digest = secret_digest(secret) if secret else b""
+        study = await self._links.study_of(digest) if secret else None
+        if study is None:
+            self.forget_valid(digest)
+            await self.record_failure(client_address(scope), "ended link", received_path(scope))
+            raise ProblemError(ProblemType.NOT_AUTHORISED, _ENDED_LINK)
+        self.remember_valid(digest)
+        reader = Principal(f"link to {study}", frozenset(), study=study)
+        self.count_request(reader.name)
+        return reader
 
     async def authenticate(self, secret: str | None) -> Principal | None:
         """Return the owner of `secret`, or None; raises ProblemError after too many requests."""
@@ -308,7 +345,8 @@ def _bearer_secret(scope: Scope) -> str | None:
         return session_secret(Headers(scope=scope))
     secret = bearer_secret(authorization)
     # A session in a header is refused: other sites cannot set one, but scripts could keep it.
-    return None if secret is None or secret.startswith(SESSION_PREFIX) else secret
+    is_bearer = secret is not None and not secret.startswith((SESSION_PREFIX, SHARE_PREFIX))
+    return secret if is_bearer else None
 
 
 def session_secret(headers: Headers) -> str | None:

@@ -35,12 +35,12 @@ from server.pages.charts.drawing import (
     sparkline,
 )
 from server.pages.charts.round_history import EstimateHistory, RoundSize
-from server.pages.rendering import chart_html, drawn
+from server.pages.rendering import DrawnChart, draw_chart, drawn
 
 PAGE_ITEMS: Final = 50
 ItemOrder: TypeAlias = Literal["estimate", "item"]
 _CDF_POINTS, _CDF_TITLE = 101, "Cumulative distribution"
-_SHOWN_RANKS: Final = (0.05, 0.25, 0.5, 0.75, 0.95)
+SHOWN_RANKS: Final = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +178,10 @@ async def unlisted_items(
 
 @dataclass(frozen=True, slots=True)
 class DistributionSummary:
-    """Some quantiles of numbers, and the HTML of their chart."""
+    """Some quantiles of numbers, and their chart."""
 
     quantiles: tuple[QueryResult, ...]
-    chart: str
+    chart: DrawnChart | None
 
 
 async def distribution_summary(store: Store, study: StudyView) -> DistributionSummary | None:
@@ -212,10 +212,10 @@ def _kind(question: AnyQuestion) -> AnswerKind:
 def _summarise(study: str, plan: AnyPlan, state: StudyState) -> DistributionSummary | None:
     try:
         values = mechanism_of(plan).distribution(plan, state)
-        quantiles = query_results(_SHOWN_RANKS, values.quantile(_SHOWN_RANKS))
+        quantiles = query_results(SHOWN_RANKS, values.quantile(SHOWN_RANKS))
     except (EmptyTreeError, ValueError):
         return None
-    chart = chart_html(study, _CDF_TITLE, lambda: _cdf_chart(values))
+    chart = draw_chart(study, _CDF_TITLE, lambda: _cdf_chart(values))
     return DistributionSummary(quantiles, chart)
 
 

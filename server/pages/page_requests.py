@@ -21,7 +21,7 @@ from protocol.api.messages import ProblemType
 from protocol.validation_errors import describe_fault
 from server.api.dependencies import require
 from server.errors import ProblemError, malformed, malformed_fields, not_found
-from server.http.auth import AUTH_RETRY_AFTER, session_secret, shows_page
+from server.http.auth import AUTH_RETRY_AFTER, SHARED_PREFIX, session_secret, shows_page
 from server.http.problem_details import (
     STATUS_AND_TITLE,
     error_response,
@@ -135,6 +135,8 @@ def unauthenticated_response(scope: Scope, problem: ProblemError) -> Response:
     request = Request(scope)
     # A reader without a session at an address of many strangers still finds the login.
     has_session = session_secret(request.headers) is not None
+    if scope["path"].startswith(SHARED_PREFIX):
+        return error_page(request, problem)
     if problem.kind is not ProblemType.NOT_AUTHORISED and (
         has_session or problem.kind is not ProblemType.TOO_MANY
     ):

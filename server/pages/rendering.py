@@ -21,8 +21,10 @@ from fastapi import APIRouter, Request, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from protocol.api.events import EventKind
+from protocol.printable import escape_hidden
 from server.db.store import Store
 from server.errors import not_found
+from server.http.auth import SHARED_PREFIX
 from server.http.path_prefix import path_prefix
 from server.pages import formatting
 from server.pages.charts.drawing import Chart
@@ -96,7 +98,7 @@ _TEMPLATES = Environment(
     auto_reload=False,  # a process shows its own version, also while files are replaced
 )
 _TEMPLATES.globals |= {"url_of": url_of, "root": path_prefix, "Permission": Permission}
-_TEMPLATES.filters |= dict(getmembers(formatting, isfunction))
+_TEMPLATES.filters |= dict(getmembers(formatting, isfunction)) | {"escape_hidden": escape_hidden}
 
 
 def is_partial(request: Request) -> bool:
@@ -125,7 +127,10 @@ def render(
         **context,
     )
     body = text.encode("utf-8", "replace")  # an item may have characters that UTF-8 cannot encode
-    return Response(body, status, {**PAGE_HEADERS, **(headers or {})}, "text/html; charset=utf-8")
+    sent = {**PAGE_HEADERS, **(headers or {})}
+    if request.url.path.startswith(SHARED_PREFIX):  # the address has a token, and no form posts
+        sent["Referrer-Policy"] = "no-referrer"
+    return Response(body, status, sent, "text/html; charset=utf-8")
 
 
 def drawn(study: str, title: str, draw: Callable[[], T], *, otherwise: T) -> T:
@@ -145,17 +150,34 @@ def log_chart_fault(study: str, title: str, error: str) -> None:
     _log.exception("chart not drawn", study=study, chart=title, error=error)
 
 
-def chart_html(study: str, title: str, make: Callable[[], Chart | None]) -> str:
-    """Return the HTML of a chart, empty if there is none, or the words that it is faulty."""
+@dataclass(frozen=True, slots=True)
+class DrawnChart:
+    """A chart as its HTML in a page; `chart` is None if it is faulty."""
+
+    html: str
+    chart: Chart | None
+
+    def __html__(self) -> str:
+        return self.html
+
+
+def draw_chart(study: str, title: str, make: Callable[[], Chart | None]) -> DrawnChart | None:
+    """Return a chart, None if there is none; the HTML of a faulty one says so."""
     macros: Any = _TEMPLATES.get_template("macros.html").module
     html_of: Callable[[Chart], str] = macros.chart
 
-    def draw() -> str:
+    def draw() -> DrawnChart | None:
         chart = make()
-        return "" if chart is None else html_of(chart)
+        return None if chart is None else DrawnChart(html_of(chart), chart)
 
-    undrawn: str = macros.undrawn_chart(title)
-    return drawn(study, title, draw, otherwise=undrawn)
+    faulty: DrawnChart | None = DrawnChart(macros.undrawn_chart(title), None)
+    return drawn(study, title, draw, otherwise=faulty)
+
+
+def render_svg(template: str, **context: Any) -> Response:  # noqa: ANN401
+    """Return a drawing of its own, with its colours, from `template`."""
+    text = _TEMPLATES.get_template(template).render(**context)
+    return Response(text.encode("utf-8", "replace"), 200, PAGE_HEADERS, MEDIA_TYPES[".svg"])
 
 
 async def event_context(store: Store, study: str) -> dict[str, Any]:

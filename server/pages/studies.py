@@ -3,29 +3,26 @@
 import asyncio
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_args
 from uuid import uuid4
 
 from fastapi import Depends, Query, Request, Response
 from starlette.responses import RedirectResponse
 
-from protocol.api.messages import ProblemType, StudyView
-from protocol.committee_terms import CommitteeTerms
+from protocol.api.messages import ProblemType, ShareRequest, StudyView
 from protocol.description import AnswerKind
-from protocol.domains.hashed import Hashed, HashedProduct
 from protocol.domains.numeric import NumericInterval
-from protocol.domains.strings import Utf8
 from protocol.mechanisms.registry import REPORT_MECHANISMS, mechanism_of
 from server.api import studies as api
 from server.api.answers.heavy_hitters import csv_table, heavy_hitter_page, unlisted_option_counts
 from server.api.answers.question_differences import domain_in_words
 from server.api.answers.segments import segment_summaries
-from server.api.dependencies import Caller, StudyId, paginate, require
+from server.api.dependencies import Caller, StudyId, paginate, require, service_url
 from server.api.populations import study_statement
-from server.errors import ProblemError
-from server.http.path_prefix import path_prefix
+from server.db.repositories.studies.study_filter import StudyFilter, StudyOutcome
+from server.errors import ProblemError, not_found
 from server.pages.answer_summary import answer_sentence, quality_chips
 from server.pages.answers import (
     ItemQuery,
@@ -37,10 +34,11 @@ from server.pages.answers import (
 )
 from server.pages.charts import study_charts
 from server.pages.charts.round_history import EstimateHistory, RoundSizes, RoundSizesDep
+from server.pages.commands import copied_queries, fleet_command
 from server.pages.forms.cloning import can_clone
-from server.pages.page_requests import page_router
+from server.pages.page_requests import page_router, read_form
 from server.pages.privacy_summary import privacy_cost, privacy_summary
-from server.pages.rendering import PAGE_HEADERS, event_context, render
+from server.pages.rendering import PAGE_HEADERS, event_context, render, render_svg
 from server.pages.rounds import PhaseProgress, round_progress
 from server.principals import Permission
 from server.service import Service, ServiceDep
@@ -62,10 +60,12 @@ async def list_studies(
     request: Request,
     service: ServiceDep,
     caller: Caller,
-    after: Annotated[str | None, Query(pattern="^[0-9A-Za-z]{1,64}$")] = None,
+    chosen: Annotated[StudyFilter, Depends()],
+    after: Annotated[str, Query(pattern="^[0-9A-Za-z]{0,64}$")] = "",
 ) -> Response:
     """List the studies that the caller may read, newest first."""
-    views = await service.store.studies.page(_PAGE_SIZE + 1, after, caller.study)
+    page = service.store.studies.page
+    views = await page(_PAGE_SIZE + 1, after or None, caller.study, chosen)
     studies, last = paginate(views, _PAGE_SIZE)
     progress = await service.store.progress.of_studies([study.id for study in studies])
     rows = [(study, progress[study.id], privacy_cost(study)) for study in studies]
@@ -76,6 +76,8 @@ async def list_studies(
         now=now,
         rows=rows,
         after=after,
+        chosen={name: value for name, value in asdict(chosen).items() if value},
+        states=get_args(StudyOutcome)[1:],
         next=last and last.id,
         key=uuid4().hex,
         has_example=request.app.state.simulator is not None,
@@ -97,18 +99,21 @@ async def show(
     query: Annotated[ItemQuery, Depends()],
 ) -> Response:
     """Show one study: its answer, its rounds, and its privacy summary."""
-    live = await event_context(service.store, study)
-    view = await service.store.studies.show(study)
-    context = await _context(service, round_sizes, view, query)
-    service_url = str(request.base_url).rstrip("/") + path_prefix()
-    context["fleet_command"] = fleet_command(view, service_url)
-    return render(request, "study.html", study=view, search=query.search, **live, **context)
+    context = await study_context(service, round_sizes, study, query)
+    url = service_url(request, service)
+    context["fleet_command"] = fleet_command(context["study"], url)
+    context["queries"] = copied_queries(context["study"], url)
+    context["link_ends"] = await service.store.links.ends(study)
+    return render(request, "study.html", **context, link={})
 
 
-async def _context(
-    service: Service, round_sizes: RoundSizes, study: StudyView, query: ItemQuery
+async def study_context(
+    service: Service, round_sizes: RoundSizes, study_id: str, query: ItemQuery
 ) -> dict[str, Any]:
+    """Return what the page shows of a study to everybody who may read the study."""
     store = service.store
+    live = await event_context(store, study_id)
+    study = await store.studies.show(study_id)
     mechanism = mechanism_of(study.question)
     kind = mechanism.answer_kind(study.question)
     rounds = await store.progress.round_summaries(study.id, MAX_ROUNDS_SHOWN)
@@ -124,6 +129,9 @@ async def _context(
     numbers = await number_summaries(store, study)
     quantiles = distribution.quantiles if distribution else ()
     return {
+        **live,
+        "study": study,
+        "search": query.search,
         "now": now,
         "sentence": answer_sentence(study, progress, items, numbers, quantiles),
         "chips": [*quality_chips(study, quality)],
@@ -191,9 +199,53 @@ async def delete(study: StudyId, service: ServiceDep, caller: Caller) -> Respons
     return RedirectResponse("/", 303, PAGE_HEADERS)
 
 
+@router.post("/studies/{study}/share", dependencies=[require(Permission.WRITE)])
+async def share(study: StudyId, request: Request, service: ServiceDep, caller: Caller) -> Response:
+    """Make a link to a study, and show it once."""
+    days = (await read_form(request)).get("days", "")
+    asked = ShareRequest(days=float(days) if days.isdecimal() else 0)
+    link = await api.share(study, asked, request, service, caller)
+    view = await service.store.studies.show(study)
+    return render(request, "shared_link.html", study=view, url=link.url, expires=link.expires)
+
+
+@router.post("/studies/{study}/share/end", dependencies=[require(Permission.WRITE)])
+async def end_links(study: StudyId, service: ServiceDep, caller: Caller) -> Response:
+    """End all links to a study, and show the study."""
+    await api.end_links(study, service, caller)
+    return RedirectResponse(f"/studies/{study}", 303, PAGE_HEADERS)
+
+
 @router.get("/studies/{study}/heavy-hitters.{file_format}", dependencies=[require(Permission.READ)])
 async def download(study: StudyId, file_format: str, service: ServiceDep) -> Response:
     """Return all heavy hitters as a file, with the options that are not listed."""
+    return await answer_file(service, study, file_format)
+
+
+@router.get("/studies/{study}/charts/{chart}.svg", dependencies=[require(Permission.READ)])
+async def chart_file(
+    study: StudyId, chart: str, service: ServiceDep, round_sizes: RoundSizesDep
+) -> Response:
+    """Return a chart of the page as a drawing of its own; `items` are the bars of the list."""
+    return await chart_svg(service, round_sizes, study, chart)
+
+
+async def chart_svg(service: Service, round_sizes: RoundSizes, study: str, name: str) -> Response:
+    """Return the SVG of a study's chart; raises ProblemError if there is none with this name."""
+    context = await study_context(service, round_sizes, study, ItemQuery())
+    if name == "items" and context["table"].rows:
+        return render_svg("bars.svg", **context)
+    drawn = [context["count_chart"], *context["charts"]]
+    if context["distribution"] is not None:
+        drawn.append(context["distribution"].chart)
+    for each in drawn:
+        if each is not None and each.chart is not None and each.chart.name == name:
+            return render_svg("chart.svg", study=context["study"], chart=each.chart)
+    raise not_found("chart")
+
+
+async def answer_file(service: Service, study: str, file_format: str) -> Response:
+    """Return all heavy hitters of a study as `csv` or `json`, or raise ProblemError."""
     items = await service.store.answers.heavy_hitters(study)
     listed = (item.item for item in items)
     unlisted = await unlisted_option_counts(service.store, study, listed)
@@ -237,23 +289,3 @@ def _participation(study: StudyView) -> str:
     part = "every round" if question.asks_every_round else "one of them"
     rounds = f"There are {study.rounds:,} rounds of {devices}"
     return f"{rounds}; a device takes part in {part}, and gives {most}"
-
-
-_MIN_DOMAIN_NAME_BYTES = 40  # most of the default items are shorter
-
-
-def fleet_command(study: StudyView, service_url: str) -> str:
-    """Return the command; its items are bundled ones if they fit the study's domain."""
-    words = ["blindtally fleet", f"--url {service_url}", f"--study {study.id}"]
-    domain = study.question.domain
-    if isinstance(domain, NumericInterval):
-        words.append("--data ages")
-    elif isinstance(domain, Utf8) and domain.max_bytes < _MIN_DOMAIN_NAME_BYTES:
-        words.append("--data words")
-    elif isinstance(domain, HashedProduct) or not isinstance(domain, Hashed | Utf8):
-        words.append("--data my.csv")
-    if study.terms.registrar is None and study.question.mechanism not in REPORT_MECHANISMS:
-        words.append("--no-registrar")
-    if isinstance(study.terms.committee, CommitteeTerms):
-        words += [f"--member {member}" for member in study.terms.committee.members]
-    return " ".join(words)

@@ -10,7 +10,7 @@ from server.db.repositories.studies.progress import RoundSummary
 from server.pages.charts.drawing import Chart, Series
 from server.pages.charts.round_history import EstimateHistory, RoundSize
 from server.pages.formatting import items_label
-from server.pages.rendering import chart_html
+from server.pages.rendering import DrawnChart, draw_chart
 
 _MAX_LINES: Final = 5  # items in one chart
 _MAX_LABEL_CHARS = 24  # characters of an item in a legend
@@ -18,7 +18,7 @@ _Rounds: TypeAlias = Sequence[RoundSummary]
 _Sizes: TypeAlias = Mapping[int, RoundSize]  # by the number of a round
 
 
-def round_charts(study: StudyView, rounds: _Rounds, sizes: _Sizes) -> list[str]:
+def round_charts(study: StudyView, rounds: _Rounds, sizes: _Sizes) -> list[DrawnChart]:
     """Return the charts of sampling thresholds, capacities and sizes; none for a single round."""
     if not rounds or study.rounds == 1:
         return []
@@ -28,10 +28,10 @@ def round_charts(study: StudyView, rounds: _Rounds, sizes: _Sizes) -> list[str]:
         "Words per device": _words_chart,
     }
     drawn = (
-        chart_html(study.id, title, partial(make, study, rounds, sizes))
+        draw_chart(study.id, title, partial(make, study, rounds, sizes))
         for title, make in charts.items()
     )
-    return [chart for chart in drawn if chart]
+    return [chart for chart in drawn if chart is not None]
 
 
 def _threshold_chart(_study: StudyView, rounds: _Rounds, _sizes: _Sizes) -> Chart | None:
@@ -91,13 +91,15 @@ def _words_chart(study: StudyView, rounds: _Rounds, sizes: _Sizes) -> Chart:
     )
 
 
-def count_chart(study: StudyView, items: Sequence[str], history: EstimateHistory) -> str:
-    """Return the chart of the most frequent items' estimates; empty without any."""
+def count_chart(
+    study: StudyView, items: Sequence[str], history: EstimateHistory
+) -> DrawnChart | None:
+    """Return the chart of the most frequent items' estimates; None without any."""
     if not history.estimates or not items or study.rounds == 1:
-        return ""
+        return None
     title = "Estimated counts so far" if history.devices is None else "Shares of devices so far"
     make = partial(_count_chart, title, items[:_MAX_LINES], history, study.question.threshold)
-    return chart_html(study.id, title, make)
+    return draw_chart(study.id, title, make)
 
 
 def _count_chart(

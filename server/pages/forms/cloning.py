@@ -72,7 +72,8 @@ def _part(location: Sequence[int | str], document: Mapping[str, Any]) -> str:
 
 
 def _request_document(study: StudyView) -> dict[str, Any]:
-    fields = {name: getattr(study, name) for name in StudyRequest.model_fields if name != "start"}
+    names = StudyRequest.model_fields.keys() - {"start", "webhook"}  # which no view shows
+    fields = {name: getattr(study, name) for name in names}
     return StudyRequest.model_validate(fields).model_dump(mode="json")
 
 

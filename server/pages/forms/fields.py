@@ -82,6 +82,11 @@ MORE_FIELDS: Final = (
         is_optional=True, is_rare=True,
     ),
     FormField(
+        "tags", "Tags", "", "lines",
+        "For the list of studies: lower-case letters, digits and hyphens, one tag per line.",
+        is_optional=True, is_rare=True,
+    ),
+    FormField(
         "timeouts.enrolling", "Seconds to enrol", "600", "number",
         "Longest time in which devices may join a round.", is_rare=True,
     ),

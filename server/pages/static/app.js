@@ -90,7 +90,7 @@
     if (document.hidden) unfollow(); // a browser has few connections for all of its tabs
     else if (main.hasAttribute("hx-get")) refresh();
   });
-  document.addEventListener("input", (event) => { if (event.target.id === "q") refresh(250); });
+  document.addEventListener("input", (event) => { if (event.target.matches("#q, .kept")) refresh(250); });
 
   // -- folded details stay as the reader left them when the live part is fetched again ---------
   const isOpen = new Map();
@@ -174,6 +174,24 @@
   document.addEventListener("pointerout", ({ target, relatedTarget }) => {
     if (!target.closest?.(".lines") || relatedTarget?.closest?.(".lines")) return;
     for (const chart of charts()) showValues(chart);
+  });
+
+  // -- a chart as PNG: the SVG of the service, drawn at twice its size ---------------------------
+  document.documentElement.classList.add("scripted");
+  document.addEventListener("click", async ({ target }) => {
+    const button = target.closest?.("[data-png]");
+    if (!button) return;
+    const image = new Image();
+    image.src = button.dataset.png;
+    await image.decode();
+    const canvas = document.createElement("canvas");
+    canvas.width = 2 * image.naturalWidth;
+    canvas.height = 2 * image.naturalHeight;
+    canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+    const link = document.createElement("a");
+    link.href = canvas.toDataURL("image/png");
+    link.download = button.dataset.name;
+    link.click();
   });
 
   if (main.hasAttribute("hx-get")) onSwap();

@@ -4,7 +4,12 @@ from typing import Any
 
 import pytest
 
-from protocol.api.messages import EnrolmentRequest, PopulationRequest, StudyRequest
+from protocol.api.messages import (
+    EnrolmentRequest,
+    PopulationRequest,
+    ShareRequest,
+    StudyRequest,
+)
 from protocol.api.messages_outside_sums import JoinRequest
 from tests.server.harness import Served
 
@@ -40,7 +45,7 @@ async def test_every_operation_may_refuse_large_headers(document: dict[str, Any]
 async def test_each_document_has_an_example_that_its_model_accepts(
     document: dict[str, Any],
 ) -> None:
-    documents = (EnrolmentRequest, JoinRequest, PopulationRequest, StudyRequest)
+    documents = (EnrolmentRequest, JoinRequest, PopulationRequest, ShareRequest, StudyRequest)
     models = {model.__name__: model for model in documents}
     seen = set()
     for name, operation in operations(document):

@@ -1,6 +1,7 @@
 """Studies over HTTP are created, listed, started, stopped, and refused with all faults."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from protocol.api.messages import PROBLEM_TYPE_PREFIX, StudyPage, StudyView
 from server import first_plan
 from tests.server.cohort import refused
 from tests.server.conftest import Serve
+from tests.server.credentials import keyed
 from tests.server.harness import Served, study_request
 
 
@@ -52,6 +54,52 @@ async def test_studies_are_listed_newest_first_page_by_page(each_served: Served)
     for nonsense in ("nope", "%00", "a" * 65, "1;2"):
         answer = await each_served.client.get(f"/v1/studies?after={nonsense}")
         assert (answer.status_code, answer.json()["errors"][0]["location"]) == (422, "query.after")
+
+
+async def test_studies_are_found_by_text_tag_owner_state_and_name(each_closed: Served) -> None:
+    client, anna = each_closed.client, await keyed(each_closed)
+    ids = {}
+    listed = {"domain": {"kind": "listed", "items": ["Pêche", "nul \0\n#phones"]}}
+    question = study_request()["question"] | listed
+    for name, changes in {
+        "New Words": {"tags": ["phones", "q3"]},
+        "fruit 100%": {"question": question, "tags": ["phones-old"]},
+        "stopped": {"start": True},
+    }.items():
+        request = study_request(**({"name": name, "start": False} | changes))
+        answer = await client.post("/v1/studies", json=request, headers=anna)
+        ids[answer.json()["id"]] = name
+    stopped = await client.post(f"/v1/studies/{[*ids][2]}/stop", headers=anna)
+    assert (stopped.json()["owner"], stopped.json()["tags"]) == ("test", [])
+    for filters, names in (
+        ({"search": "new w"}, ["New Words"]),
+        ({"search": "PÊCHE"}, ["fruit 100%"]),
+        ({"search": "0%"}, ["fruit 100%"]),
+        ({"search": "nul \0"}, ["fruit 100%"]),
+        ({"search": "utf8"}, ["stopped", "New Words"]),
+        ({"tag": "phones"}, ["New Words"]),
+        ({"state": "stopped"}, ["stopped"]),
+        ({"state": "failed"}, []),
+        ({"name": "New Words"}, ["New Words"]),
+        ({"name": "New"}, []),
+        ({"owner": "test", "state": "created", "search": "w"}, ["New Words"]),
+        ({"owner": "tes"}, []),
+    ):
+        for path in ("/", "/v1/studies"):
+            answer = await client.get(path, params=filters, headers=anna)
+            listed_ids = re.findall(r'id="study-(\w+)"|"id":"(\w+)"', answer.text)
+            assert sorted(ids["".join(each)] for each in listed_ids) == sorted(names), (
+                path,
+                filters,
+            )
+    wrong = await client.get("/v1/studies?state=over", headers=anna)
+    assert wrong.json()["errors"][0]["location"] == "query.state"
+
+
+@pytest.mark.parametrize("tags", [["A"], ["a b"], ["-a"], ["a" * 41], ["a"] * 11, [""]])
+async def test_a_tag_is_short_and_of_plain_letters(served: Served, tags: list[str]) -> None:
+    answer = await served.client.post("/v1/studies", json=study_request(tags=tags))
+    assert answer.json()["errors"][0]["location"].startswith("body.tags")
 
 
 async def test_an_unknown_study_is_not_found(served: Served) -> None:

@@ -122,7 +122,7 @@ async def test_rare_fields_are_folded_unless_they_have_an_error_or_another_value
     served: Served,
 ) -> None:
     form = (await served.client.get("/studies/new?question=tracked")).text
-    assert re.search(r'id="rare" >\s*<summary>13 more settings', form)
+    assert re.search(r'id="rare" >\s*<summary>14 more settings', form)
     answer = await send(served, filled("tracked", **{"terms.corrupt": "2"}))
     assert 'id="rare" open' in answer.text
     assert error_at(answer.text, "terms.corrupt")

@@ -72,7 +72,7 @@ async def test_an_empty_list_has_the_next_steps_and_an_example(served: Served) -
         assert made.status_code == 303
     page = await page_of(served, made.headers["location"])
     assert "Its first round waits for devices." in page
-    assert "Let at least 50 devices take part." in page
+    assert "Let at least 90 devices take part." in page
     assert "state running" in page
     listed = await page_of(served, "/")
     assert listed.count('<tr id="study-') == 1

@@ -1,11 +1,17 @@
 """The question of a study in words, for each kind of question and domain."""
 
+import re
+from html import unescape
+from typing import Any
+
 import pytest
 
+from client.analyst.analyst import Study
 from protocol.api.messages import StudyView
+from server.pages.commands import fleet_command
 from server.pages.forms.questions import QUESTION_FORMS
-from server.pages.studies import fleet_command, question_in_words
-from tests.server.harness import Served
+from server.pages.studies import question_in_words
+from tests.server.harness import Served, histogram_request, study_request
 from tests.server.pages.browsing import page_of, post
 from tests.server.pages.test_new_study import filled
 
@@ -91,3 +97,26 @@ async def test_all_kinds_of_question_have_words(served: Served) -> None:
         assert "Finds " in (page := await page_of(served, answer.headers["location"])) or (
             "Counts " in page
         )
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, histogram_request(), {"question": {}}], ids=["items", "numbers", "segments"]
+)
+async def test_the_copied_queries_are_the_answer_and_have_no_key(
+    served: Served, changes: dict[str, Any]
+) -> None:
+    if "question" in changes and not changes["question"]:
+        inner = {"kind": "utf8", "max_bytes": 3}
+        domain = {"kind": "product", "segments": ["a", "b"], "inner": inner}
+        changes = {"question": study_request()["question"] | {"domain": domain}}
+    study = await served.create(**changes)
+    page = unescape(await page_of(served, f"/studies/{study}"))
+    (address,) = re.findall(r"curl .*?'(http://test/v1/.*?)'", page)
+    answer = await served.client.get(address)
+    assert answer.status_code in (200, 409)  # nothing was counted yet
+    (program,) = re.findall(r"(import os.*?)</code>", page, re.DOTALL)
+    (method,) = re.findall(r"analyst\.study\(\"\w+\"\)\.(\w+)\(", program)
+    assert hasattr(Study, method)
+    compile(program, "copied", "exec")
+    assert f"blindtally query {study} --url http://test" in page
+    assert "btk_" not in page

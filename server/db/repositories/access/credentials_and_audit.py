@@ -276,7 +276,8 @@ def add_audit_entry(
 
 
 def _principal(key: ApiKeyRow) -> Principal:
-    return Principal(key.id, frozenset(map(Permission, key.scopes)), study=key.study)
+    scopes = frozenset(map(Permission, key.scopes))
+    return Principal(key.id, scopes, study=key.study, key_name=key.name)
 
 
 def _device(row: DeviceRow) -> Principal | None:

@@ -58,15 +58,20 @@ from server.db.schema import (
     ParticipantRow,
     ReportRow,
     RoundRow,
+    SharedLinkRow,
     StudyRow,
     StudyStateRow,
+    WebhookRow,
 )
 from server.errors import ProblemError
 
 _ROWS_PER_TRANSACTION = 5_000
 _FINAL_STATES = ("finished", "stopped")
 # Rows with a foreign key before those that it names.
-_TABLES_OF_STUDY = (HeavyHitterRow, StudyStateRow, CohortRow, RoundRow, EventRow, EventCounterRow)
+_TABLES_OF_STUDY = (
+    *(HeavyHitterRow, StudyStateRow, CohortRow, RoundRow, EventRow, EventCounterRow),
+    *(SharedLinkRow, WebhookRow),
+)
 
 
 class RetentionRepository(Repository):
@@ -217,8 +222,9 @@ class RetentionRepository(Repository):
 
     @write_transaction
     def delete_login_sessions(self, session: Session, now: datetime) -> None:
-        """Delete the sessions of browsers that have ended by themselves."""
+        """Delete the sessions of browsers, and the shared links, that have ended by themselves."""
         _delete(session, LoginSessionRow, has_ended(now))
+        _delete(session, SharedLinkRow, SharedLinkRow.expires <= now)
 
 
 def _check_not_running(row: StudyRow) -> None:

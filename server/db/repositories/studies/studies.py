@@ -1,5 +1,6 @@
 """Repository of studies: creation, start, stop and pages of them."""
 
+from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -21,7 +22,8 @@ from server.db.idempotency import IdempotentRequest, find_response, save_respons
 from server.db.repositories.cohort_phases import count_received, enter_phase, insert_round
 from server.db.repositories.events import record_event
 from server.db.repositories.studies.populations import check_budget, check_exact_sums, ledger_of
-from server.db.schema import PENDING_PHASES, CohortRow, RoundRow, StudyRow
+from server.db.repositories.studies.study_filter import NO_FILTER, StudyFilter, search_text
+from server.db.schema import PENDING_PHASES, CohortRow, RoundRow, StudyRow, WebhookRow
 from server.db.serializers import study_view
 from server.errors import ProblemError, malformed, not_found
 from server.first_plan import (
@@ -79,7 +81,11 @@ class StudyRepository(Repository):
     planning_queue: PlanningQueue = field(default_factory=PlanningQueue, repr=False)
 
     async def create(
-        self, request: StudyRequest, limits: DeviceLimits, intent: IdempotentRequest | None = None
+        self,
+        request: StudyRequest,
+        limits: DeviceLimits,
+        intent: IdempotentRequest | None = None,
+        owner: str | None = None,
     ) -> tuple[StudyView, bool]:
         """Store a new study, and start it if requested; return it, and whether `intent` is new.
 
@@ -91,7 +97,7 @@ class StudyRepository(Repository):
         if (known := await self._previous_response(intent)) is not None:
             return known, False
         try:
-            return await self._create(request, limits, intent), True
+            return await self._create(request, limits, intent, owner), True
         except (IntegrityError, ProblemError):  # perhaps a concurrent request created it
             if (known := await self._previous_response(intent)) is None:
                 raise
@@ -108,16 +114,26 @@ class StudyRepository(Repository):
         return None if response is None else StudyView.model_validate(response)
 
     async def _create(
-        self, request: StudyRequest, limits: DeviceLimits, intent: IdempotentRequest | None
+        self,
+        request: StudyRequest,
+        limits: DeviceLimits,
+        intent: IdempotentRequest | None,
+        owner: str | None,
     ) -> StudyView:
         name = self.rng.randbytes(8).hex()
         salted = {"question": with_salt(request.question, name)}
         plan_request = _plan_request(request).model_copy(update=salted)
         plan = await self.planning_queue.run(first_plan, plan_request, name, limits, self.rng)
         event: DpEvent = MECHANISMS[plan.mechanism].dp_event(plan, plan.rounds)
+        document = request.model_dump(mode="json")
+        text = search_text(request.name, document.pop("question"), request.tags)
+        url = document.pop("webhook")
+        del document["start"]
         study = StudyRow(
-            **request.model_dump(mode="json", exclude={"question", "start"}),
+            **document,
             id=name,
+            search=text,
+            owner=owner,
             state="created",
             question=plan_request.question.model_dump(mode="json"),
             round=0,
@@ -127,7 +143,7 @@ class StudyRepository(Repository):
         while True:
             ledger = await self._ledger_with_budget(request.population, name, event)
             first = plan if request.start else None
-            view = await self._insert(study, first, ledger, intent)
+            view = await self._insert(study, first, ledger, intent, url)
             if view is not None:
                 return view
 
@@ -160,13 +176,22 @@ class StudyRepository(Repository):
         plan: AnyPlan | None,
         ledger: Ledger | None,
         intent: IdempotentRequest | None,
+        url: str | None,
     ) -> StudyView | None:
-        """Store a study, and start it if it has a plan; None if `ledger` has changed."""
+        """Store a study with the `url` of its webhook, and start it if it has a plan.
+
+        None if `ledger` has changed.
+        """
         if plan is not None and not _is_unchanged(session, study.population, ledger):
             return None
         session.add(study)
         session.flush()
         now = self.database.now(session)
+        if url is not None:
+            secret = f"whsec_{b64encode(self.rng.randbytes(32)).decode()}"
+            session.add(
+                WebhookRow(study=study.id, url=url, secret=secret, tries=0, next_try=study.created)
+            )
         record_event(session, study.id, EventKind.STUDY_CREATED, now)  # locks no existing row
         if plan is not None:
             self._open_first(session, study, plan)
@@ -189,13 +214,19 @@ class StudyRepository(Repository):
 
     @read_transaction
     def page(
-        self, session: Session, limit: int, after: str | None, only: str | None = None
+        self,
+        session: Session,
+        limit: int,
+        after: str | None,
+        only: str | None = None,
+        chosen: StudyFilter = NO_FILTER,
     ) -> tuple[StudyView, ...]:
-        """Return up to `limit` studies that are older than `after`, newest first.
+        """Return up to `limit` `chosen` studies that are older than `after`, newest first.
 
         `only` is the one study that may be among them, None for all.
         """
         query = select(StudyRow).order_by(StudyRow.created.desc(), StudyRow.id.desc()).limit(limit)
+        query = query.where(*chosen.conditions(is_sqlite=self.database.is_sqlite))
         if only is not None:
             query = query.where(StudyRow.id == only)
         if after is not None:

@@ -1,0 +1,49 @@
+"""Repository of shared links: who has the secret of one can read one study until the link ends."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from random import Random
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from protocol.api.credentials import SHARE_PREFIX, new_secret, secret_digest
+from server.db.database import Repository, read_transaction, write_transaction
+from server.db.repositories.studies.studies import find_study
+from server.db.schema import SharedLinkRow
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLinkRepository(Repository):
+    """Repository of shared links; a link that was ended has no row any more."""
+
+    rng: Random
+
+    @write_transaction
+    def create(self, session: Session, study: str, lifetime: timedelta) -> tuple[str, datetime]:
+        """Store a new link to a study; return its secret, which is not stored, and its end."""
+        secret, now = new_secret(self.rng, SHARE_PREFIX), self.database.now(session)
+        study = find_study(session, study, lock=True).id  # so that it is not deleted meanwhile
+        digest, expires = secret_digest(secret), now + lifetime
+        session.add(SharedLinkRow(digest=digest, study=study, expires=expires))
+        return secret, expires
+
+    @write_transaction
+    def end_all(self, session: Session, study: str) -> None:
+        """End all links to a study; raises ProblemError if it is unknown."""
+        find_study(session, study)
+        session.execute(delete(SharedLinkRow).where(SharedLinkRow.study == study))
+
+    @read_transaction
+    def study_of(self, session: Session, digest: bytes) -> str | None:
+        """Return the study of the link with this digest, None if it has ended or never existed."""
+        row = session.get(SharedLinkRow, digest)
+        is_valid = row is not None and self.database.now(session) < row.expires
+        return row.study if row is not None and is_valid else None
+
+    @read_transaction
+    def ends(self, session: Session, study: str) -> tuple[datetime, ...]:
+        """Return the ends of the valid links to a study, in rising order."""
+        valid = (SharedLinkRow.study == study, SharedLinkRow.expires > self.database.now(session))
+        query = select(SharedLinkRow.expires).where(*valid).order_by(SharedLinkRow.expires)
+        return tuple(session.scalars(query))

@@ -1,0 +1,71 @@
+"""Repository of webhooks: each is a row from the creation of its study until it is sent.
+
+A row is an outbox: a process claims it by moving its next try into the future, and deletes it when
+the receiver has accepted the message. So a process that dies in between causes a repetition.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from sqlalchemy import Select, delete, select
+from sqlalchemy.orm import Session
+
+from protocol.api.messages import StudyView
+from server.db.database import Repository, read_transaction, write_transaction
+from server.db.schema import StudyRow, WebhookRow
+from server.db.serializers import study_view
+
+MAX_TRIES: Final = 10  # the last one about two days after the first
+_FIRST_PAUSE, _MAX_PAUSE = timedelta(seconds=10), timedelta(hours=12)
+_CLAIMS: Final = 20  # at a time
+
+
+@dataclass(frozen=True, slots=True)
+class DueWebhook:
+    """The message about the end of a study that this process has to send now."""
+
+    study: StudyView
+    url: str
+    secret: str
+    tries: int
+
+
+class WebhookRepository(Repository):
+    """Repository of webhooks."""
+
+    @read_transaction
+    def secret(self, session: Session, study: str) -> str | None:
+        """Return the secret that signs the message about a study, None without a webhook."""
+        row = session.get(WebhookRow, study)
+        return None if row is None else row.secret
+
+    async def claim(self) -> tuple[DueWebhook, ...]:
+        """Return some messages that are due, which no other process then sends."""
+        return await self._claim() if await self._is_any_due() else ()
+
+    @read_transaction
+    def _is_any_due(self, session: Session) -> bool:
+        return session.scalar(self._due(session).limit(1)) is not None
+
+    @write_transaction
+    def _claim(self, session: Session) -> tuple[DueWebhook, ...]:
+        due = self._due(session).limit(_CLAIMS).with_for_update(of=WebhookRow, skip_locked=True)
+        claimed = []
+        for row in session.scalars(due).all():
+            pause = min(_FIRST_PAUSE * 4**row.tries, _MAX_PAUSE)
+            row.tries, row.next_try = row.tries + 1, self.database.now(session) + pause
+            study = study_view(session.get_one(StudyRow, row.study))
+            claimed.append(DueWebhook(study, row.url, row.secret, row.tries))
+        return tuple(claimed)
+
+    def _due(self, session: Session) -> Select[WebhookRow]:
+        is_due = WebhookRow.next_try <= self.database.now(session)
+        is_over = StudyRow.state.in_(("finished", "stopped"))
+        query = select(WebhookRow).join(StudyRow, StudyRow.id == WebhookRow.study)
+        return query.where(is_due, is_over).order_by(WebhookRow.next_try)
+
+    @write_transaction
+    def remove(self, session: Session, study: str) -> None:
+        """Forget a webhook that was sent, or that is given up."""
+        session.execute(delete(WebhookRow).where(WebhookRow.study == study))

@@ -1,0 +1,150 @@
+"""Shared links: who has one reads one study, and nothing else, until the link ends."""
+
+import re
+from html import unescape
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from sqlalchemy import select
+from structlog.testing import capture_logs
+
+from server.db.schema import AuditEntryRow, SharedLinkRow
+from server.principals import Permission
+from tests.server.conftest import Serve
+from tests.server.credentials import keyed, study_of
+from tests.server.harness import Served
+from tests.server.pages.browsing import SAME_ORIGIN
+from tests.server.pages.test_studies import add_heavy_hitters
+
+
+async def shared(served: Served, days: float = 1) -> tuple[str, str, dict[str, str]]:
+    """Return a new study, the path and query of a link to it, and the header of its owner's key."""
+    headers = await keyed(served)
+    study = await study_of(served, headers)
+    await add_heavy_hitters(served, study, ("apple", "pear"))
+    path = f"/v1/studies/{study}/share"
+    answer = await served.client.post(path, json={"days": days}, headers=headers)
+    assert answer.status_code == 201, answer.text
+    return study, answer.json()["url"].removeprefix("http://test"), headers
+
+
+def with_path(link: str, path: str) -> str:
+    """Return a path with the token of a link."""
+    return f"{path}?{urlsplit(link).query}"
+
+
+async def test_a_link_shows_the_page_and_the_files_of_its_study(closed: Served) -> None:
+    study, link, headers = await shared(closed)
+    other = await study_of(closed, headers)
+    answer = await closed.client.get(link)
+    page = unescape(answer.text)
+    assert answer.status_code == 200
+    assert answer.headers["referrer-policy"] == "no-referrer"
+    assert "apple" in page
+    assert not re.search(r'method="post"|EventSource|data-events|>Studies</a>', page)
+    ours = {urlsplit(path).path for path in re.findall(r'(?:href|action|hx-get)="(/.*?)"', page)}
+    ours = {path for path in ours if not path.startswith(("/static/", "/help"))}
+    names = ("heavy-hitters.csv", "heavy-hitters.json", "charts/items.svg")
+    files = [f"/shared/{study}/{name}" for name in names]
+    assert ours == {"/", f"/shared/{study}", *files}
+    assert other not in page
+    assert ">test<" not in page  # the name of the owner's key
+    for path in files:
+        assert "pear" in (await closed.client.get(with_path(link, path))).text
+    searched = await closed.client.get(f"{link}&q=app&order=item")
+    assert ("apple" in searched.text, "pear" in searched.text) == (True, False)
+
+
+async def test_a_link_opens_no_other_path_and_changes_nothing(closed: Served) -> None:
+    study, link, headers = await shared(closed)
+    other = await study_of(closed, headers)
+    token = link.partition("token=")[2]
+    paths = [f"/shared/{other}", f"/shared/{other}/heavy-hitters.csv", "/shared/nothing"]
+    for path in paths:
+        assert (await closed.client.get(with_path(link, path))).status_code == 403
+    for path in ("/", "/operations", f"/studies/{study}", f"/v1/studies/{study}", "/v1/studies"):
+        as_bearer = {"Authorization": f"Bearer {token}"}
+        assert (await closed.client.get(with_path(link, path))).status_code in (303, 401)
+        assert (await closed.client.get(path, headers=as_bearer)).status_code in (303, 401)
+    cookie = {"Cookie": f"blindtally_session={token}"}
+    assert (await closed.client.get(f"/studies/{study}", headers=cookie)).status_code == 303
+    for method in ("POST", "PUT", "PATCH", "DELETE"):
+        answer = await closed.client.request(method, link, headers=SAME_ORIGIN)
+        assert answer.status_code in (404, 405)
+    for suffix in ("share", "share/end", "stop", "delete"):
+        path = with_path(link, f"/shared/{study}/{suffix}")
+        assert (await closed.client.post(path, headers=SAME_ORIGIN)).status_code in (404, 405)
+    # A key opens no shared page: the pages of the study are for keys.
+    assert (await closed.client.get(f"/shared/{study}", headers=headers)).status_code == 401
+
+
+@pytest.mark.parametrize("end", ["expired", "revoked", "deleted", "altered", "missing", "twice"])
+async def test_a_link_that_has_ended_is_refused_at_once(closed: Served, end: str) -> None:
+    study, link, headers = await shared(closed)
+    assert (await closed.client.get(link)).status_code == 200
+    path = f"/v1/studies/{study}"
+    if end == "expired":
+        closed.clock.advance(24 * 3600)
+    elif end == "revoked":
+        await closed.client.delete(f"{path}/share", headers=headers)
+    elif end == "deleted":
+        await closed.client.post(f"{path}/stop", headers=headers)
+        assert (await closed.client.delete(path, headers=headers)).status_code == 204
+    link = {
+        "altered": link[:-1] + ("A" if link[-1] != "A" else "Q"),
+        "missing": link.partition("?")[0],
+        "twice": f"{link}&token=btl_{'A' * 43}",
+    }.get(end, link)
+    answer = await closed.client.get(link)
+    assert answer.status_code == 401
+    assert "this link has ended" in answer.text
+    assert "apple" not in answer.text
+
+
+async def test_only_the_digest_of_a_token_is_stored_and_no_line_has_it(closed: Served) -> None:
+    with capture_logs() as lines:
+        study, link, _ = await shared(closed)
+        token = link.partition("token=")[2]
+        for path in (link, with_path(link, "/shared/none"), f"{link}x", with_path(link, "/v1/no")):
+            await closed.client.get(path)
+
+    def stored(session: Any) -> list[Any]:
+        audit = session.scalars(select(AuditEntryRow)).all()
+        rows = [(each.actor, each.action, each.subject) for each in audit]
+        return [rows, session.scalars(select(SharedLinkRow.digest)).all()]
+
+    audit, digests = await closed.store.database.read(stored)
+    assert len(digests) == 1
+    assert ("share study", study) in [each[1:] for each in audit]
+    assert any(each[1] == "ended link" for each in audit)
+    assert token[4:] not in repr([lines, audit, digests])
+
+
+async def test_a_reader_makes_no_link_and_days_are_limited(closed: Served) -> None:
+    study, _, headers = await shared(closed)
+    path = f"/v1/studies/{study}/share"
+    reader = await keyed(closed, Permission.READ)
+    for method in ("POST", "DELETE"):
+        answer = await closed.client.request(method, path, json={}, headers=reader)
+        assert answer.status_code == 403
+    assert "Share…" not in (await closed.client.get(f"/studies/{study}", headers=reader)).text
+    for days in (0, -1, 3651, "x"):
+        answer = await closed.client.post(path, json={"days": days}, headers=headers)
+        assert answer.status_code == 422
+
+
+async def test_the_page_makes_a_link_and_ends_all(serve: Serve, sqlite_url: str) -> None:
+    async with serve(sqlite_url, public_url="https://example.org/counts") as served:
+        study = await served.create()
+        made = await served.client.post(
+            f"/studies/{study}/share", data={"days": "7"}, headers=SAME_ORIGIN
+        )
+        (url,) = re.findall(rf"https://example.org/counts/shared/{study}\?token=[\w-]+", made.text)
+        link = url.removeprefix("https://example.org")
+        page = (await served.client.get(link)).text
+        assert f"/counts/shared/{study}" in page
+        assert "Share…" not in page  # although everybody may write on an open service
+        assert "1 link is valid now" in (await served.client.get(f"/studies/{study}")).text
+        await served.client.post(f"/studies/{study}/share/end", headers=SAME_ORIGIN)
+        assert (await served.client.get(link)).status_code == 401
