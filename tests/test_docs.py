@@ -140,7 +140,7 @@ def test_pages_link_to_each_picture() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_each_table_is_whole(page: Path) -> None:
     """A blank line inside a table would make text of its other half."""
-    tables = re.findall(r"(?:^\|.*\n)+", page.read_text(), re.MULTILINE)
+    tables: list[str] = re.findall(r"(?:^\|.*\n)+", page.read_text(), re.MULTILINE)
     for table in tables:
         _, separator, *_ = [*table.splitlines(), "", ""]
         assert re.fullmatch(r"\|(?: ?:?-+:? ?\|)+", separator), f"{page.name}: {table[:80]}"
