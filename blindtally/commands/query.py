@@ -241,6 +241,7 @@ def _answer_items(study: "Study", shown: int, threshold: float | None) -> _Answe
         unlisted_rows,
         with_threshold,
     )
+    from protocol.api.unlisted import CountedRounds, count_with_range
     from protocol.estimation.estimates import quality_sentence
 
     rows = study.top(max(1, shown), threshold=threshold)[:shown]
@@ -260,8 +261,8 @@ def _answer_items(study: "Study", shown: int, threshold: float | None) -> _Answe
     notes = [quality_sentence(quality, has_keys=bool(about_keys))] if quality else []
     if is_whole:
         options, more = option_rows(rounds, listed, shown - len(rows))
-        for option, words, low, high in options:
-            cells += [[option, f"{words} ({low} to {high})" if high else words, "", ""]]
+        words = count_with_range(rounds[-1].plan, CountedRounds.of(rounds)) if options else ""
+        cells += [[option, words, "", ""] for option, *_ in options]
         notes += [*more, *notes_on_list(study.refresh(), rounds, listed)]
     headings = ["estimate, 95% interval", "probability heavy", "probability in this list"]
     table = result_table(["item"], headings, cells)

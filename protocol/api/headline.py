@@ -6,6 +6,7 @@ Half of 250 devices have 32.5 or less; the true median is between 30.1 and 34.8 
 confidence.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,8 +31,20 @@ class Headline:
 
 
 def share_text(share: float) -> str:
-    """Return a share as a percentage with at most two significant digits, such as 48% or 4.2%."""
-    return f"{share:.0%}" if share >= _TENTH else f"{100 * share:.2g}%"
+    """Return a share as a percentage with at most two significant digits, such as 48% or 4.0%."""
+    return f"{share:.0%}" if share >= _TENTH or not share else f"{100 * share:#.2g}%"
+
+
+def known_digits(number: float, low: float, high: float) -> str:
+    """Return a number with two significant digits of its interval: 28.5 between 27.3 and 29.6.
+
+    Without an interval that is wider than 0 it has six significant digits.
+    """
+    width = high - low
+    if not (math.isfinite(number) and math.isfinite(width) and width > 0):
+        return f"{number:,.6g}"
+    decimals = 1 - math.floor(math.log10(width))
+    return f"{round(number, decimals) + 0.0:,.{max(0, decimals)}f}"
 
 
 def headline(
@@ -59,9 +72,11 @@ def headline(
     if kind is AnswerKind.DISTRIBUTION:
         if median is None:
             return None
+        ends = median.low, median.high
+        half, low, high = (known_digits(each, *ends) for each in (median.value, *ends))
         return Headline(
-            f"Half{among or ' of the devices'} have {median.value:.3g} or less; the true median "
-            f"is between {median.low:.3g} and {median.high:.3g} with 95% confidence."
+            f"Half{among or ' of the devices'} have {half} or less; the true median is between "
+            f"{low} and {high} with 95% confidence."
         )
     if kind is AnswerKind.NUMBER:
         return (
@@ -74,7 +89,7 @@ def _items_headline(
     question: AnyQuestion, devices: int | None, rows: Sequence[HeavyHitter]
 ) -> Headline:
     """Return the number of heavy items, and the most common one."""
-    number = f"{len(rows) or 'No'} item{'' if len(rows) < 2 else 's'}"
+    number = f"{f'{len(rows):,}' if rows else 'No'} item{'' if len(rows) < 2 else 's'}"
     number += " was" if len(rows) < 2 else " were"
     least, counts_devices = f"{question.threshold:,g}", question.max_copies == 1
     if devices is None:

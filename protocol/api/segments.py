@@ -17,6 +17,7 @@ shown segments.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -45,6 +46,7 @@ class SegmentTotal:
 
     total: BoundedNumber
     share: BoundedNumber
+    variance: float
 
 
 def segment_totals(question: AnyQuestion, state: StudyState) -> dict[str, SegmentTotal]:
@@ -68,12 +70,12 @@ def segment_totals(question: AnyQuestion, state: StudyState) -> dict[str, Segmen
     counts, variances = counts[shown], variances[shown]
     low, high = mechanism.confidence_interval(counts, variances)
     shares, errors = _shares(counts, variances)
-    margins = -float(special.ndtri((1 - CONFIDENCE_LEVEL) / 2)) * errors
+    margins = _margin_sds() * errors
     ends = np.maximum(shares - margins, 0), np.minimum(shares + margins, 1)
-    columns = [each.tolist() for each in (shown, counts, low, high, shares, *ends)]
+    columns = [each.tolist() for each in (shown, counts, low, high, shares, *ends, variances)]
     return {
-        segments[row]: SegmentTotal(BoundedNumber(*numbers[:3]), BoundedNumber(*numbers[3:]))
-        for row, *numbers in zip(*columns, strict=True)
+        segments[row]: SegmentTotal(BoundedNumber(*n[:3]), BoundedNumber(*n[3:6]), n[6])
+        for row, *n in zip(*columns, strict=True)
     }
 
 
@@ -83,6 +85,35 @@ def _shares(counts: Floats, variances: Floats) -> tuple[Floats, Floats]:
     others = whole - counts
     spread = others**2 * variances + counts**2 * other_variances
     return counts / whole, np.sqrt(np.maximum(spread, 0)) / whole**2
+
+
+@cache
+def _margin_sds() -> float:
+    return -float(special.ndtri((1 - CONFIDENCE_LEVEL) / 2))
+
+
+class SegmentItem(HeavyHitter):
+    """A heavy hitter of a segment, with its share of the segment's total in a 95% interval.
+
+    The share is null where the segment has no total.
+    """
+
+    segment_share: float | None = None
+    segment_share_low: float | None = None
+    segment_share_high: float | None = None
+
+    @classmethod
+    def of(cls, item: HeavyHitter, total: SegmentTotal | None) -> "SegmentItem":
+        """Return `item` with its share p = T / (T + U), whose variance is that of segments."""
+        if total is None:
+            return cls(**dict(item))
+        counts = np.array([item.estimate, max(0.0, total.total.value - item.estimate)])
+        variance = item.standard_error**2
+        shares, errors = _shares(counts, np.array([variance, max(0, total.variance - variance)]))
+        share, margin = float(shares[0]), _margin_sds() * float(errors[0])
+        ends = {"segment_share_low": max(0, share - margin)}
+        ends |= {"segment_share_high": min(1, share + margin), "segment_share": share}
+        return cls(**dict(item), **ends)
 
 
 class SegmentSummary(PublicModel):
@@ -104,7 +135,7 @@ class SegmentSummary(PublicModel):
     share_low: float | None = None
     share_high: float | None = None
     heavy_hitters: int
-    items: Rows[HeavyHitter]
+    items: Rows[SegmentItem]
 
 
 class SegmentSummaries(PublicModel):
@@ -134,7 +165,10 @@ def summarise_segments(
         SegmentSummary(
             segment=segment,
             heavy_hitters=len(by_segment.get(segment, ())),
-            items=tuple(by_segment.get(segment, ())[:limit]),
+            items=tuple(
+                SegmentItem.of(each, totals.get(segment))
+                for each in by_segment.get(segment, ())[:limit]
+            ),
             **_fields(totals.get(segment)),
         )
         for segment in segments_of(domain)

@@ -248,6 +248,12 @@ def count_of_unlisted(plan: AnyPlan, rounds: CountedRounds) -> str:
     return f"{'fewer than' if is_bounded else 'not found to reach'} {_whole(bar.count)}"
 
 
+def count_with_range(plan: AnyPlan, rounds: CountedRounds) -> str:
+    """Return the words for the count of an unlisted option, as in: fewer than 4 (0 to 3)."""
+    ends = range_of_unlisted(plan, rounds)
+    return count_of_unlisted(plan, rounds) + (f" ({ends[0]} to {ends[1]:,})" if ends else "")
+
+
 def range_of_unlisted(plan: AnyPlan, rounds: CountedRounds) -> tuple[int, int] | None:
     """Return the smallest and the largest count that an unlisted option may have.
 

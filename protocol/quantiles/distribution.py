@@ -200,6 +200,27 @@ class Distribution:
         low, high = self._rank_bound(positions, -1), self._rank_bound(positions, 1)
         return self._values(positions), BoundedEstimate(self.cumulative.rank(positions), low, high)
 
+    def mean(self) -> BoundedEstimate:
+        """Return the mean of the values, with its interval; all are numbers.
+
+        It is the last value without the integral of the ranks. So its error is at most the integral
+        of the ranks' errors, since spreads of sub-Gaussian errors add up, dependent or not.
+        """
+        positions, ranks = self._knots
+        margin = self.errors.rank_margin(positions, ranks, self._margin_sds)
+        above, error = (
+            float(np.diff(np.concatenate(([0.0], positions, [1.0]))) @ (edges[1:] + edges[:-1]) / 2)
+            for edges in (np.pad(column, 1, "edge") for column in (1 - ranks, margin))
+        )
+        error += 0.5 / self.cumulative.leaves
+        ends = np.clip([above, above - error, above + error], 0.0, 1.0)
+        return BoundedEstimate(*self._values(ends))
+
+    def histogram(self, bins: int) -> tuple[NDArray[Any], BoundedEstimate]:
+        """Return the edges (bins + 1,) of ranges of equal width, and the share of each (bins,)."""
+        edges = np.arange(bins + 1) / bins
+        return self._values(edges), self._mass(edges[:-1], edges[1:])
+
     def mass(self, low: ArrayLike, high: ArrayLike) -> BoundedEstimate:
         """Return the shares of values from each of `low` to below each of `high`.
 
@@ -258,7 +279,7 @@ class Distribution:
 
     def _leaf_bounds(self, positions: Floats) -> tuple[Floats, Floats]:
         """Return the starts and ends of the leaves that contain the positions."""
-        scaled = positions * self.cumulative.leaves
+        scaled = np.round(positions * self.cumulative.leaves, 9)  # an edge of leaves stays one
         return np.floor(scaled) / self.cumulative.leaves, np.ceil(scaled) / self.cumulative.leaves
 
     @property

@@ -5,17 +5,18 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from protocol.api.headline import headline
-from protocol.api.messages import HeavyHitter, QueryResult, StudyView
+from protocol.api.headline import headline, known_digits
+from protocol.api.messages import HeavyHitter, StudyView
 from protocol.description import AnswerKind
 from protocol.estimation.estimates import ListQuality, missed_text
 from protocol.estimation.number_summary import NumberSummary
 from protocol.mechanisms.registry import mechanism_of
 from protocol.printable import printable
 from server.db.repositories.studies.progress import StudyProgress
+from server.pages.answers import DistributionSummary
 from server.pages.formatting import share
 
-_MEDIAN = 0.5
+_MAX_ITEM_CHARS = 80  # of the most common item in the sentence; the list has it whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +34,31 @@ def answer_sentence(
     progress: StudyProgress,
     items: Sequence[HeavyHitter],
     numbers: Sequence[NumberSummary],
-    quantiles: Sequence[QueryResult],
+    distribution: DistributionSummary | None,
 ) -> Markup:
     """Return the answer so far as one sentence of HTML, or why there is none yet."""
     if not progress.decoded_rounds:
         return escape(_no_answer(study, progress))
-    median = next((each for each in quantiles if each.at == _MEDIAN), None)
+    median = distribution.median if distribution else None
     first = numbers[0] if numbers else None
     result = headline(study.question, progress.devices, items, first, median)
     if result is None:
         return escape("The sums have no answer to show yet.")
-    item = Markup('<bdi class="item">{}</bdi>').format(printable(result.item))
-    return escape(result.template).format(item=item)
+    item = printable(result.item)
+    item = item if len(item) <= _MAX_ITEM_CHARS else f"{item[: _MAX_ITEM_CHARS - 1]}…"
+    marked = Markup('<bdi class="item">{}</bdi>').format(item)
+    so_far = "So far: " if study.state == "running" else ""
+    return escape(so_far + result.template).format(item=marked)
+
+
+def _error_chip(of: str, low: float, high: float) -> Chip:
+    ends = f"{known_digits(low, low, high)} to {known_digits(high, low, high)}"
+    return Chip(
+        f"± {(high - low) / 2:.2g}",
+        f"error of {of}",
+        f"95% interval: {ends}",
+        f"With a probability of 95%, {of} is from {ends}.",
+    )
 
 
 def _no_answer(study: StudyView, progress: StudyProgress) -> str:
@@ -61,9 +75,36 @@ def _no_answer(study: StudyView, progress: StudyProgress) -> str:
     return f"No answer yet: the first round needs {devices} or more."
 
 
-def quality_chips(study: StudyView, quality: ListQuality | None) -> Iterator[Chip]:
-    """Yield the expected precision, the expected recall, and the number of missed items."""
+def quality_chips(
+    study: StudyView,
+    quality: ListQuality | None,
+    items: Sequence[HeavyHitter],
+    numbers: Sequence[NumberSummary],
+    distribution: DistributionSummary | None,
+) -> Iterator[Chip]:
+    """Yield the errors of numbers, or the expected precision, recall and missed items of a list."""
     kind = mechanism_of(study.question).answer_kind(study.question)
+    if distribution:
+        yield _error_chip("the median", distribution.median.low, distribution.median.high)
+        yield _error_chip("the mean", distribution.mean.low, distribution.mean.high)
+        if distribution.histogram:
+            yield Chip(
+                f"± {share(distribution.histogram.bar_error)}",
+                "error of each bar",
+                "of all devices",
+                "With a probability of 95% a bar is at most so far from the share of all devices. "
+                "Noise for privacy is included.",
+            )
+    if numbers:
+        yield _error_chip("the mean", numbers[0].mean_low, numbers[0].mean_high)
+    if quality is None and items and (first := items[0]).share is not None:
+        low, high = first.share_low or 0.0, first.share_high or 0.0
+        yield Chip(
+            f"± {share((high - low) / 2)}",
+            "error of the largest share",
+            f"95% interval: {share(low)} to {share(high)}",
+            "With a probability of 95%, the share of the most common item is in this interval.",
+        )
     if quality is None or kind is not AnswerKind.ITEMS:
         return
     least = f"{study.question.threshold:,g}"

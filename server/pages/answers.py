@@ -1,4 +1,4 @@
-"""Answer of a study as its page shows it: heavy hitters, a distribution, or means."""
+"""Answer of a study as its page shows it: items or options, a distribution, or means."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from fastapi import Query
 
 from protocol.api.messages import HeavyHitter, QueryResult, StudyView
 from protocol.api.unlisted import (
-    count_of_unlisted,
+    count_with_range,
     limits_of_list,
     option_counts,
     range_of_unlisted,
@@ -19,38 +19,28 @@ from protocol.description import AnswerKind
 from protocol.estimation.number_summary import NoNumbersError, NumberSummary
 from protocol.mechanisms.registry import AnyPlan, AnyQuestion, mechanism_of
 from protocol.quantiles.cdf import EmptyTreeError
-from protocol.quantiles.distribution import Distribution
 from protocol.study_state import StudyState
 from server.api.answers.distributions import query_results
 from server.api.answers.heavy_hitters import counted_rounds
 from server.db.repositories.studies.progress import RoundSummary
 from server.db.store import Store
-from server.pages.charts.drawing import (
-    Bar,
-    Bars,
-    Chart,
-    Series,
-    Sparkline,
-    estimate_bars,
-    sparkline,
-)
-from server.pages.charts.round_history import EstimateHistory, RoundSize
-from server.pages.rendering import DrawnChart, draw_chart, drawn
+from server.pages.charts.drawing import Bar, Bars, estimate_bars
+from server.pages.charts.histogram import Histogram, histogram
+from server.pages.charts.round_history import RoundSize
+from server.pages.rendering import drawn
 
 PAGE_ITEMS: Final = 50
-ItemOrder: TypeAlias = Literal["estimate", "item"]
-_CDF_POINTS, _CDF_TITLE = 101, "Cumulative distribution"
+ItemOrder: TypeAlias = Literal["estimate", "item", "study"]
 SHOWN_RANKS: Final = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 @dataclass(frozen=True, slots=True)
-class RankedItem:
-    """An item with its rank from 1, and the history of its estimate."""
+class TableRow:
+    """A listed item, or an option that is not listed: then its numbers are the ends alone."""
 
-    rank: int
     heavy_hitter: HeavyHitter
     bar: Bar
-    sparkline: Sparkline | None
+    is_listed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +49,23 @@ class ItemTable:
 
     `has_keys` is true if a row seems to be the key of a string that was not fetched, `has_flags` if
     a row is of an item whose cohorts differ, and `has_shares` if counts are shares of devices.
+    `axis_share` is the share at the end of the bars' axis.
     """
 
-    rows: tuple[RankedItem, ...]
+    rows: tuple[TableRow, ...]
     bars: Bars
+    axis_share: float | None
     matching: int
     total: int
     has_keys: bool
     has_flags: bool
-    has_shares: bool
     order: ItemOrder
     page: int
     pages: int
+
+    @property
+    def has_shares(self) -> bool:
+        return self.axis_share is not None
 
     @property
     def first(self) -> int:
@@ -82,41 +77,55 @@ class ItemTable:
 class ItemQuery:
     """A page of the items that contain `search` in any case.
 
-    They are in the `order` of their estimates, the largest first, or of their texts. After the last
-    `page` comes the last one again.
+    They are in the `order` of their estimates, the largest first, of their texts, or of the study's
+    options. By default it is that of the options, if there are any. After the last `page` comes the
+    last one again.
     """
 
     search: Annotated[str, Query(alias="q", max_length=200)] = ""
-    order: Annotated[ItemOrder, Query()] = "estimate"
+    order: Annotated[ItemOrder | None, Query()] = None
     page: Annotated[int, Query(ge=1, le=10**6)] = 1
 
 
 def item_table(
-    items: Sequence[HeavyHitter], history: EstimateHistory, study: StudyView, query: ItemQuery
+    items: Sequence[HeavyHitter],
+    others: Sequence[HeavyHitter],
+    study: StudyView,
+    query: ItemQuery,
+    devices: int | None,
 ) -> ItemTable:
-    """Return those `items` that `query` asks for, each with its history."""
+    """Return those that `query` asks for, of the listed `items` and the `others`.
+
+    `devices` are those in the sums; None if their number is secret.
+    """
     question, text = study.question, query.search.casefold()
-    ranked = [(rank, item) for rank, item in enumerate(items, 1) if text in item.item.casefold()]
-    if query.order == "item":
-        ranked.sort(key=lambda row: (row[1].item.casefold(), row[1].item))
-    pages = max(1, -(-len(ranked) // PAGE_ITEMS))
+    options = {name: place for place, name in enumerate(mechanism_of(question).options(question))}
+    order = query.order or ("study" if options else "estimate")
+    rows = [each for each in (*items, *others) if text in each.item.casefold()]
+    if order == "item":
+        rows.sort(key=lambda each: (each.item.casefold(), each.item))
+    elif order == "study":
+        rows.sort(key=lambda each: options.get(each.item, len(options)))
+    pages = max(1, -(-len(rows) // PAGE_ITEMS))
     page = min(query.page, pages)
-    ranked_rows = ranked[(page - 1) * PAGE_ITEMS : page * PAGE_ITEMS]
-    bars = estimate_bars([item for _, item in ranked_rows], question.threshold)
-    rows = tuple(
-        RankedItem(rank, item, bar, _history_line(study.id, item.item, history))
-        for (rank, item), bar in zip(ranked_rows, bars.bars, strict=True)
+    shown = rows[(page - 1) * PAGE_ITEMS : page * PAGE_ITEMS]
+    unlisted, has_shares = {each.item for each in others}, question.share(1, devices) is not None
+    bars = estimate_bars(shown, question.threshold, devices if has_shares else None)
+    return ItemTable(
+        tuple(
+            TableRow(each, bar, each.item not in unlisted)
+            for each, bar in zip(shown, bars.bars, strict=True)
+        ),
+        bars,
+        question.share(bars.axis_end, devices),
+        len(rows),
+        len(items) + len(others),
+        any(question.domain.is_key(each.item) for each in shown),
+        any(each.cohort_p_value is not None for each in shown),
+        order,
+        page,
+        pages,
     )
-    has_keys = any(question.domain.is_key(row.heavy_hitter.item) for row in rows)
-    has_flags = any(row.heavy_hitter.cohort_p_value is not None for row in rows)
-    has_shares = any(row.heavy_hitter.share is not None for row in rows)
-    counts = len(ranked), len(items)
-    return ItemTable(rows, bars, *counts, has_keys, has_flags, has_shares, query.order, page, pages)
-
-
-def _history_line(study: str, item: str, history: EstimateHistory) -> Sparkline | None:
-    estimates = history.estimates_of(item)
-    return drawn(study, "Estimate so far", lambda: sparkline(estimates), otherwise=None)
 
 
 def unresolved_keys(study: StudyView, sizes: Iterable[RoundSize]) -> str:
@@ -142,46 +151,57 @@ def unresolved_keys(study: StudyView, sizes: Iterable[RoundSize]) -> str:
 class UnlistedItems:
     """Words on what a study does not list.
 
-    `reason` is why it lists nothing, and `limits` what its list leaves out. The first of the other
-    `options` have the `count` in words; `more` is the number of further ones.
+    `reason` is why it lists nothing, and `limits` what its list leaves out. The other `options`
+    have the `count` in words, and their ends as numbers if sums bound them.
     """
 
     reason: str
     limits: tuple[str, ...]
-    options: tuple[str, ...]
-    more: int
+    options: tuple[HeavyHitter, ...]
     count: str
 
 
 async def unlisted_items(
-    store: Store, study: StudyView, rounds: Sequence[RoundSummary], items: Sequence[HeavyHitter]
+    store: Store,
+    study: StudyView,
+    rounds: Sequence[RoundSummary],
+    items: Sequence[HeavyHitter],
+    devices: int | None,
 ) -> UnlistedItems | None:
     """Return the words on what is not among `items`; None before a round is over.
 
-    `rounds` are the last ones.
+    `rounds` are the last ones, and `devices` those in the sums.
     """
     counted = await counted_rounds(store, study, rounds)
     if not counted.over:
         return None
     plan = await store.rounds.plan(study.id, study.round)
+    share = study.question.share
+    low, high = range_of_unlisted(plan, counted) or (0, 0)
+    ends: dict[str, float | None] = {"estimate": 0, "standard_error": 0, "low": low, "high": high}
+    if high:
+        ends |= {"share_low": share(low, devices), "share_high": share(high, devices)}
     options = option_counts(plan, counted, (item.item for item in items))
     is_over = study.state in ("finished", "stopped")
-    ends = range_of_unlisted(plan, counted)
     return UnlistedItems(
         why_nothing_is_listed(plan, counted, is_over=is_over),
         tuple(limits_of_list(plan, counted)) if items else (),
-        tuple(options)[:PAGE_ITEMS],
-        max(0, len(options) - PAGE_ITEMS),
-        count_of_unlisted(plan, counted) + (f" ({ends[0]} to {ends[1]:,})" if ends else ""),
+        tuple(HeavyHitter(item=option, **ends) for option in options),
+        count_with_range(plan, counted),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class DistributionSummary:
-    """Some quantiles of numbers, and their chart."""
+    """Some quantiles of numbers, their mean, and the histogram, unless it cannot be drawn."""
 
     quantiles: tuple[QueryResult, ...]
-    chart: DrawnChart | None
+    mean: QueryResult
+    histogram: Histogram | None
+
+    @property
+    def median(self) -> QueryResult:
+        return self.quantiles[SHOWN_RANKS.index(0.5)]
 
 
 async def distribution_summary(store: Store, study: StudyView) -> DistributionSummary | None:
@@ -209,30 +229,25 @@ def _kind(question: AnyQuestion) -> AnswerKind:
     return mechanism_of(question).answer_kind(question)
 
 
+def number_rows(
+    question: AnyQuestion, numbers: Sequence[NumberSummary], has_unlisted: bool
+) -> list[tuple[str | None, NumberSummary | None]]:
+    """Return the row of all devices, without a name, and those of the segments, in their order.
+
+    A segment that is not shown has None, if there are words for it.
+    """
+    by_name = {row.segment: row for row in numbers}
+    names = [None, *mechanism_of(question).options(question)]
+    rows = [(name, by_name.get(name)) for name in names]
+    return [row for row in rows if row[1] or (row[0] is not None and has_unlisted)]
+
+
 def _summarise(study: str, plan: AnyPlan, state: StudyState) -> DistributionSummary | None:
     try:
         values = mechanism_of(plan).distribution(plan, state)
         quantiles = query_results(SHOWN_RANKS, values.quantile(SHOWN_RANKS))
+        (mean,) = query_results(["mean"], values.mean())
     except (EmptyTreeError, ValueError):
         return None
-    chart = draw_chart(study, _CDF_TITLE, lambda: _cdf_chart(values))
-    return DistributionSummary(quantiles, chart)
-
-
-def _cdf_chart(values: Distribution) -> Chart:
-    positions, ranks = values.cdf(_CDF_POINTS)
-    series = [
-        Series("share of devices below", ranks.values.tolist()),
-        Series("95% interval, low", ranks.low.tolist(), "band"),
-        Series("95% interval, high", ranks.high.tolist(), "band"),
-    ]
-    return Chart(
-        "cdf",
-        _CDF_TITLE,
-        [float(position) for position in positions.tolist()],
-        series,
-        x_label="value",
-        y_label="share of devices",
-        scale="share",
-        note="The share of devices whose value is below x, with its 95% interval.",
-    )
+    picture = drawn(study, "Histogram", lambda: histogram(values, quantiles, mean), otherwise=None)
+    return DistributionSummary(quantiles, mean, picture)

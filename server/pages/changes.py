@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Final
 
@@ -11,7 +11,7 @@ from fastapi import Query, Request, Response
 
 from protocol.api.messages import ProblemType, StudyView
 from protocol.api.rates import RATE_DEVICES, ItemChange, ItemChanges, RoundRate
-from protocol.estimation.rate_changes import RateHistory
+from protocol.estimation.rate_changes import ChangeKind, RateHistory
 from server.api.answers.changes import compared_studies, item_changes, rate_history, round_rates
 from server.api.dependencies import Caller, StudyId, check_study
 from server.errors import ProblemError
@@ -24,6 +24,7 @@ from server.service import Service, ServiceDep
 router = page_router(Permission.READ)
 _FALSE_DISCOVERY_RATE: Final = 0.05
 _MAX_ROWS: Final = 100
+MIN_ROUNDS: Final = 3  # of rates next to an answer: two rounds show no course
 _MAX_OTHER_STUDIES: Final = 200  # of which a reader selects one to compare
 _Search = Annotated[str, Query(alias="q", max_length=200)]
 _OtherStudy = Annotated[str, Query(pattern="^[0-9A-Za-z]{0,64}$")]
@@ -31,11 +32,15 @@ _OtherStudy = Annotated[str, Query(pattern="^[0-9A-Za-z]{0,64}$")]
 
 @dataclass(frozen=True, slots=True)
 class ItemRates:
-    """Rates of an item by round, their line, and the last round that observed it, if any."""
+    """Rates of an item by round: the line, the last round that observed it, if any, and the change.
+
+    The change is a word, "steady" if none is significant, and empty before two rounds were read.
+    """
 
     item: str
     sparkline: Sparkline | None
     last: RoundRate | None
+    change: str = ""
 
     @classmethod
     def of(cls, study: str, item: str, rates: Sequence[RoundRate]) -> "ItemRates":
@@ -117,6 +122,37 @@ def _over_time(
     lines = _rates_of(study, changed, history.select([places[item] for item in changed]))
     pairs = zip(answer.changes, (each.sparkline for each in lines), strict=True)
     return ChangeTable(answer, tuple(pairs)), rates
+
+
+async def rates_by_round(
+    service: Service, study: StudyView, items: Sequence[str], shown: Sequence[str]
+) -> dict[str, ItemRates]:
+    """Return the rates of the `shown` ones among all heavy `items`, with their changes.
+
+    Empty before the third round, and if the mechanism does not keep rounds apart.
+    """
+    if not shown or study.round < MIN_ROUNDS:
+        return {}
+    try:
+        history = await rate_history(service, study, items)
+    except ProblemError as problem:
+        _reason(problem)
+        return {}
+    if len(history.devices) < MIN_ROUNDS:
+        return {}
+    return await asyncio.to_thread(_rates_with_changes, study.id, items, shown, history)
+
+
+def _rates_with_changes(
+    study: str, items: Sequence[str], shown: Sequence[str], history: RateHistory
+) -> dict[str, ItemRates]:
+    kinds, other = dict[str, ChangeKind | None](), ""
+    with suppress(ProblemError):  # fewer than two rounds were read
+        changed = item_changes(items, history, None, _FALSE_DISCOVERY_RATE, len(items))
+        kinds, other = {row.item: row.change for row in changed.changes}, "steady"
+    places = {item: row for row, item in enumerate(items)}
+    rates = _rates_of(study, shown, history.select([places[item] for item in shown]))
+    return {each.item: replace(each, change=kinds.get(each.item) or other) for each in rates}
 
 
 def _rates_of(study: str, items: Sequence[str], history: RateHistory) -> tuple[ItemRates, ...]:

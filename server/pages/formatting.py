@@ -4,13 +4,14 @@ import math
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from protocol.api.headline import share_text
+from protocol.api.headline import known_digits, share_text
 from protocol.mechanisms.registry import MECHANISMS
 from protocol.printable import escaped_characters
 
 if TYPE_CHECKING:
     from protocol.question_and_plan import Terms
 
+__all__ = ["known_digits"]  # a filter, too
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _DASH = "–"

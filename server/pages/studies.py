@@ -26,14 +26,18 @@ from server.errors import ProblemError, not_found
 from server.pages.answer_summary import answer_sentence, quality_chips
 from server.pages.answers import (
     ItemQuery,
+    ItemTable,
     distribution_summary,
     item_table,
+    number_rows,
     number_summaries,
     unlisted_items,
     unresolved_keys,
 )
+from server.pages.changes import rates_by_round
 from server.pages.charts import study_charts
-from server.pages.charts.round_history import EstimateHistory, RoundSizes, RoundSizesDep
+from server.pages.charts.round_history import RoundSizes, RoundSizesDep
+from server.pages.charts.segment_figures import segment_figures
 from server.pages.commands import copied_queries, fleet_command
 from server.pages.forms.cloning import can_clone
 from server.pages.page_requests import page_router, read_form
@@ -45,9 +49,8 @@ from server.service import Service, ServiceDep
 
 router = page_router()
 _PAGE_SIZE = 50
-_ITEMS_PER_SEGMENT = 5
+_ITEMS_PER_SEGMENT = 100  # of which the most common ones of all segments are shown
 _ANSWER_TITLES: Final = {
-    AnswerKind.ITEMS: "Heavy hitters",
     AnswerKind.DISTRIBUTION: "Distribution",
     AnswerKind.MEANS: "Means",
     AnswerKind.NUMBER: "Answer",
@@ -123,42 +126,64 @@ async def study_context(
     entry = await store.populations.ledger_entry(study.id)
     now = await store.database.read_now()
     progress = (await store.progress.of_studies([study.id]))[study.id]
-    history = await EstimateHistory.of_study(store, study, rounds, progress.devices)
-    table = item_table(items, history, study, query)
+    listed = items if kind is AnswerKind.ITEMS else ()
+    unlisted = await unlisted_items(store, study, rounds, listed, progress.devices)
+    options = unlisted.options if unlisted else ()
+    others = options if kind is AnswerKind.ITEMS else ()
+    table = item_table(listed, others, study, query, progress.devices)
+    names = [row.heavy_hitter.item for row in table.rows if row.is_listed]
     distribution = await distribution_summary(store, study)
     numbers = await number_summaries(store, study)
-    quantiles = distribution.quantiles if distribution else ()
+    segments = await segment_summaries(service, study, _ITEMS_PER_SEGMENT) if names else ()
     return {
         **live,
         "study": study,
         "search": query.search,
         "now": now,
-        "sentence": answer_sentence(study, progress, items, numbers, quantiles),
-        "chips": [*quality_chips(study, quality)],
+        "sentence": answer_sentence(study, progress, items, numbers, distribution),
+        "chips": [*quality_chips(study, quality, listed, numbers, distribution)],
         "asked": question_in_words(study),
         "can_clone": can_clone(study),
         "running": (running := await _running_round(service, study, now)),
         "is_joinable": running is None or running.phases[0].state == "now",
         "progress": progress,
-        "unlisted": await unlisted_items(store, study, rounds, items),
+        "unlisted": unlisted,
         "rounds": [(each, sizes[each.number]) for each in reversed(rounds)],
         "is_cut": study.round > len(rounds),
         "table": table,
-        "has_ranks": kind is AnswerKind.DISTRIBUTION,
-        "answer_title": _ANSWER_TITLES[kind],
+        "rates": await rates_by_round(service, study, [item.item for item in listed], names),
+        "has_files": bool(items or others),
+        "answer_title": _answer_title(study, table),
         "items_note": mechanism.description.items_note,
         "number": items[0] if kind is AnswerKind.NUMBER and items else None,
         "distribution": distribution,
-        "numbers": numbers,
-        "segments": await segment_summaries(service, study, _ITEMS_PER_SEGMENT),
-        "count_chart": study_charts.count_chart(study, [item.item for item in items], history),
+        "numbers": number_rows(study.question, numbers, bool(options))
+        if kind is AnswerKind.MEANS
+        else [],
+        "rounding": numbers[0].rounding if numbers else None,
+        "segments": segment_figures(segments) if segments else None,
         "charts": study_charts.round_charts(study, rounds, sizes),
         "unresolved_keys": unresolved_keys(study, sizes.values()) if table.has_keys else None,
         "privacy": privacy_summary(study, entry),
         "statement": await asyncio.to_thread(study_statement, study, entry),
         "cost": privacy_cost(study),
         "is_reporting": study.question.mechanism in REPORT_MECHANISMS,
+        "has_options": bool(mechanism.options(study.question)),
     }
+
+
+def _answer_title(study: StudyView, table: ItemTable) -> str:
+    question, least = study.question, f"{study.question.threshold:,g}"
+    kind = mechanism_of(question).answer_kind(question)
+    if kind is not AnswerKind.ITEMS:
+        return _ANSWER_TITLES[kind]
+    if options := mechanism_of(question).options(question):
+        return f"All {len(options):,} options"
+    return (
+        f"Items of {least} or more devices"
+        if table.has_shares
+        else f"Items counted {least} times or more"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +192,13 @@ class RunningRound:
 
     number: int
     phases: tuple[PhaseProgress, ...]
+
+    @property
+    def step(self) -> PhaseProgress:
+        """The phase in which most cohorts are now, or that they will come to."""
+        return next(
+            (each for each in self.phases if each.state in ("now", "ahead")), self.phases[-1]
+        )
 
 
 async def _running_round(service: Service, study: StudyView, now: datetime) -> RunningRound | None:
@@ -235,11 +267,11 @@ async def chart_svg(service: Service, round_sizes: RoundSizes, study: str, name:
     context = await study_context(service, round_sizes, study, ItemQuery())
     if name == "items" and context["table"].rows:
         return render_svg("bars.svg", **context)
-    drawn = [context["count_chart"], *context["charts"]]
-    if context["distribution"] is not None:
-        drawn.append(context["distribution"].chart)
-    for each in drawn:
-        if each is not None and each.chart is not None and each.chart.name == name:
+    numbers = context["distribution"]
+    if name == "histogram" and numbers and numbers.histogram:
+        return render_svg("histogram.svg", study=context["study"], chart=numbers.histogram)
+    for each in context["charts"]:
+        if each.chart is not None and each.chart.name == name:
             return render_svg("chart.svg", study=context["study"], chart=each.chart)
     raise not_found("chart")
 

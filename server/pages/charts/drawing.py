@@ -6,9 +6,8 @@ All text is placed outside what is stretched to the width of the page, so it kee
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from typing import Final, Literal, TypeAlias
 
 from protocol.api.messages import HeavyHitter
@@ -28,11 +27,11 @@ _LAST_VALUES: Final = 5  # that a sparkline's description has
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line; a `bound` is dashed, and a `band` is an edge of a shaded interval."""
+    """One line; a `bound` is dashed."""
 
     label: str
     values: OptionalValues
-    style: Literal["line", "bound", "band"] = "line"
+    style: Literal["line", "bound"] = "line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +44,17 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a chart: its path, its points as a path, its last value, and its colour.
-
-    The colours of lines are 1 to 5; bounds and bands have 0.
-    """
+    """A line of a chart: its path, its points as a path, and its last value."""
 
     series: Series
     path: str
     points: str
     latest: str
-    colour: int
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart over rounds, or over the values of a domain."""
+    """A chart over rounds."""
 
     name: str
     title: str
@@ -67,7 +62,7 @@ class Chart:
     series: Sequence[Series]
     x_label: str = "round"
     y_label: str = "count"
-    scale: Literal["linear", "log", "share"] = "linear"
+    scale: Literal["linear", "log"] = "linear"
     note: str = ""
     help_anchor: str = ""
 
@@ -79,41 +74,26 @@ class Chart:
     @property
     def lines(self) -> Iterator[Line]:
         """The lines in a square of 100 by 100, whose y axis points down."""
-        colour = 0
         for series in self.series:
-            colour += series.style == "line"
             places = self._places(series.values)
-            is_marked = series.style == "line" and self.x_label == "round"
-            is_marked = is_marked and len(places) < _MAX_MARKED_POINTS
+            is_marked = series.style == "line" and len(places) < _MAX_MARKED_POINTS
             yield Line(
                 series,
                 _path(places),
                 "".join(f"M{x:.2f} {y:.2f}h0" for x, y in places if y is not None and is_marked),
                 significant(series.values[-1]) if series.values else "–",
-                colour if series.style == "line" else 0,
             )
-
-    @property
-    def band(self) -> str:
-        """The points of the polygon between two series that are edges; empty without them."""
-        edges = [each.values for each in self.series if each.style == "band"]
-        if len(edges) != 2:
-            return ""
-        low, high = (
-            [*zip(self._x_places, map(self._y_place, edge), strict=True)] for edge in edges
-        )
-        return " ".join(f"{x:.2f},{y:.2f}" for x, y in chain(low, reversed(high)) if y is not None)
 
     @property
     def x_ticks(self) -> list[Tick]:
         low, high = self._x_range
-        numbers = _round_numbers(min(self.x), max(self.x), whole=self.x_label == "round")
+        numbers = round_numbers(min(self.x), max(self.x), whole=True)
         return [Tick(100 * (at - low) / (high - low), f"{at:,.6g}") for at in numbers]
 
     @property
     def y_ticks(self) -> list[Tick]:
         low, high = self._y_range
-        numbers = _powers_of_ten(low, high) if self._is_log else _round_numbers(low, high)
+        numbers = _powers_of_ten(low, high) if self._is_log else round_numbers(low, high)
         return [Tick(self._y_place(at) or 0.0, f"{at:,.6g}") for at in numbers]
 
     @property
@@ -144,8 +124,6 @@ class Chart:
     @cached_property
     def _y_range(self) -> tuple[float, float]:
         low, high = min(self._known, default=0.0), max(self._known, default=0.0)
-        if self.scale == "share":
-            return 0.0, 1.0
         if self._is_log:
             return max(1e-9, min(1.0, low)), _LOG_ROOM * high
         return min(0.0, low), _ROOM * high if high > 0 else 1.0
@@ -182,7 +160,7 @@ def _path(places: Sequence[tuple[float, float | None]]) -> str:
     return "".join(steps)
 
 
-def _round_numbers(low: float, high: float, *, whole: bool = False) -> list[float]:
+def round_numbers(low: float, high: float, *, whole: bool = False) -> list[float]:
     """Return multiples of 1, 2 or 5 times a power of ten from `low` to `high`."""
     span = max(high - low, 1e-9)
     power = 10 ** math.floor(math.log10(span / _TICKS))
@@ -215,10 +193,18 @@ class Bars:
     threshold: float
 
 
-def estimate_bars(items: Sequence[HeavyHitter], threshold: float) -> Bars:
-    """Return the bars of `items`, on an axis that ends with the largest interval."""
-    end = max([threshold, *(max(item.estimate, item.high) for item in items)])
-    scale = 100 / max(end, 1e-9)
+def estimate_bars(
+    items: Sequence[HeavyHitter], threshold: float, whole: float | None = None
+) -> Bars:
+    """Return the bars of `items`, on an axis that ends soon after the largest interval.
+
+    The end is a round number, or a round share of the `whole` if there is one.
+    """
+    end = max([threshold, *(max(item.estimate, item.high) for item in items), 1e-9])
+    unit = whole or 1.0
+    step = unit * 10.0 ** math.floor(math.log10(end / unit)) / 2
+    end = min(step * math.ceil(end / step - 1e-9), whole or math.inf)
+    scale = 100 / end
 
     def place(count: float) -> float:
         return scale * min(max(count, 0.0), end)
@@ -229,28 +215,16 @@ def estimate_bars(items: Sequence[HeavyHitter], threshold: float) -> Bars:
 
 @dataclass(frozen=True, slots=True)
 class Sparkline:
-    """A small line: `points` of an SVG polyline, its end, its values in words, and its interval.
+    """A small line: `points` of an SVG polyline, its end, its last values in words, and its band.
 
-    The points of `band` are those of an SVG polygon; empty without intervals.
+    The points of `band` are those of an SVG polygon.
     """
 
     points: str
     x: float
     y: float
     description: str
-    band: str = ""
-
-
-def sparkline(values: OptionalValues) -> Sparkline | None:
-    """Return a sparkline from zero to the largest of `values`; None if no value is known.
-
-    The line begins at the first known value.
-    """
-    known = [(index, value) for index, value in enumerate(values) if value is not None]
-    if not known:
-        return None
-    largest = max(1e-9, *(value for _, value in known))
-    return _sparkline(known, len(values), largest)
+    band: str
 
 
 def rate_sparkline(rates: Sequence[RoundRate]) -> Sparkline | None:
@@ -271,14 +245,9 @@ def rate_sparkline(rates: Sequence[RoundRate]) -> Sparkline | None:
     largest = max(1e-9, *(high for _, high in highs))
     lows = [(index, low) for index, _, low, _ in known]
     band = _svg_points([*highs, *reversed(lows)], len(rates), largest)
-    line = _sparkline(values, len(rates), largest)
-    return replace(line, band=_join(band))
-
-
-def _sparkline(known: Sequence[tuple[int, float]], count: int, largest: float) -> Sparkline:
-    points = _svg_points(known, count, largest)
-    last_values = ", ".join(significant(value) for _, value in known[-_LAST_VALUES:])
-    return Sparkline(_join(points), *points[-1], last_values)
+    points = _svg_points(values, len(rates), largest)
+    last_values = ", ".join(significant(value) for _, value in values[-_LAST_VALUES:])
+    return Sparkline(_join(points), *points[-1], last_values, _join(band))
 
 
 def _svg_points(

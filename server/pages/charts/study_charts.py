@@ -1,19 +1,17 @@
-"""The charts of a study's page: counts, sampling thresholds, capacities and sizes by round."""
+"""The charts of a study's page: sampling thresholds, capacities and sizes by round."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from protocol.api.messages import StudyView
 from protocol.question_and_plan import WORD_BITS
 from server.db.repositories.studies.progress import RoundSummary
 from server.pages.charts.drawing import Chart, Series
-from server.pages.charts.round_history import EstimateHistory, RoundSize
+from server.pages.charts.round_history import RoundSize
 from server.pages.formatting import items_label
 from server.pages.rendering import DrawnChart, draw_chart
 
-_MAX_LINES: Final = 5  # items in one chart
-_MAX_LABEL_CHARS = 24  # characters of an item in a legend
 _Rounds: TypeAlias = Sequence[RoundSummary]
 _Sizes: TypeAlias = Mapping[int, RoundSize]  # by the number of a round
 
@@ -89,34 +87,3 @@ def _words_chart(study: StudyView, rounds: _Rounds, sizes: _Sizes) -> Chart:
         ),
         help_anchor="words",
     )
-
-
-def count_chart(
-    study: StudyView, items: Sequence[str], history: EstimateHistory
-) -> DrawnChart | None:
-    """Return the chart of the most frequent items' estimates; None without any."""
-    if not history.estimates or not items or study.rounds == 1:
-        return None
-    title = "Estimated counts so far" if history.devices is None else "Shares of devices so far"
-    make = partial(_count_chart, title, items[:_MAX_LINES], history, study.question.threshold)
-    return draw_chart(study.id, title, make)
-
-
-def _count_chart(
-    title: str, items: Sequence[str], history: EstimateHistory, threshold: float
-) -> Chart:
-    series = [Series(_truncated(item), history.estimates_of(item)) for item in items]
-    series.append(Series("threshold", history.thresholds(threshold), "bound"))
-    return Chart(
-        "counts",
-        title,
-        list(history.estimates),
-        series,
-        y_label="estimated count" if history.devices is None else "% of the devices so far",
-        note="Estimates of the most frequent items after each round.",
-        help_anchor="estimate",
-    )
-
-
-def _truncated(item: str) -> str:
-    return item if len(item) <= _MAX_LABEL_CHARS else item[: _MAX_LABEL_CHARS - 1] + "…"

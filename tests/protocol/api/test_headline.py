@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocol.api.headline import headline, share_text
+from protocol.api.headline import headline, known_digits, share_text
 from protocol.api.messages import HeavyHitter, QueryResult
 from protocol.mechanisms.registry import parse_question
 from tests.server.harness import histogram_request
@@ -50,6 +50,23 @@ def test_a_list_has_its_length_and_its_first_item(
     assert str(headline(question, devices, listed)) == sentence
 
 
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ((28.499999999999996, 27.3, 29.6), "28.5"),
+        ((0.123456, 0.1233, 0.1236), "0.12346"),
+        ((1234.5, 1100, 1400), "1,230"),
+        ((-0.01, -0.9, 0.9), "0.0"),
+        ((647.99, 647.99, 647.99), "647.99"),
+        ((3.0, 2.0, float("inf")), "3"),
+    ],
+)
+def test_a_number_has_the_digits_that_its_interval_knows(
+    numbers: tuple[float, float, float], text: str
+) -> None:
+    assert known_digits(*numbers) == text
+
+
 def test_numbers_have_their_median() -> None:
     question = parse_question(histogram_request()["question"])
     median = QueryResult(at=0.5, value=32.54, low=30, high=34.5)
@@ -61,7 +78,7 @@ def test_numbers_have_their_median() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "text"), [(1, "100%"), (0.476, "48%"), (0.0949, "9.5%"), (0.002, "0.2%"), (0, "0%")]
+    ("share", "text"), [(1, "100%"), (0.476, "48%"), (0.0949, "9.5%"), (0.002, "0.20%"), (0, "0%")]
 )
 def test_a_share_has_two_significant_digits(share: float, text: str) -> None:
     assert share_text(share) == text

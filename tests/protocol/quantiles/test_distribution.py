@@ -73,7 +73,7 @@ def test_ranks_masses_and_quantiles_are_within_their_intervals(name: str, kind: 
     The sub-Gaussian bounds are wider than normal ones, so that fewer are missed by far.
     """
     assert callable(kind)
-    misses = np.zeros(len(GRID)), np.zeros(len(GRID) - 5), np.zeros(9)
+    misses = np.zeros(len(GRID)), np.zeros(len(GRID) - 5), np.zeros(9), np.zeros(1)
     for seed in range(30):
         values = np.sort(kind(np.random.default_rng(1000 + seed), 20_000))
         measured = made(name, values, seed)
@@ -87,6 +87,9 @@ def test_ranks_masses_and_quantiles_are_within_their_intervals(name: str, kind: 
         quantile = measured.quantile(parts)
         exact = values[(parts * len(values)).astype(int)]
         misses[2][(exact < quantile.low) | (exact > quantile.high)] += 1
+        mean = measured.mean()
+        misses[3][0] += not mean.low <= values.mean() <= mean.high
+        assert mean.high - mean.low < 0.5  # of numbers from 0 to 1
     assert max(float(missed.max()) for missed in misses) <= 9
 
 

@@ -1,5 +1,6 @@
 """Totals, shares and most frequent items by segment: over HTTP, on the page, and for analysts."""
 
+import re
 from typing import Any
 
 import pytest
@@ -52,6 +53,9 @@ async def test_segments_have_totals_shares_and_their_first_items(served: Served)
     assert (south.total, south.share) == (4, pytest.approx(4 / 11))
     assert (west.total, west.share, west.items) == (None, None, ())  # a single token
     assert [(row.item, row.estimate) for row in north.items] == [("ab", 5), ("c:d", 2)]
+    shares = [row.segment_share for row in (*north.items, *south.items)]
+    assert shares == pytest.approx([5 / 7, 2 / 7, 1])
+    assert north.items[0].segment_share_low == north.items[0].segment_share  # counted exactly
     (first,) = (await read(served, study, limit=1)).segments[0].items
     assert (first.item, (await read(served, study, limit=1)).segments[0].heavy_hitters) == ("ab", 2)
 
@@ -69,9 +73,16 @@ async def test_texts_of_hashed_pairs_are_fetched(served: Served) -> None:
 async def test_the_page_shows_segments(served: Served) -> None:
     study = await counted(served, "adaptive-iblt", TEXT, 1)
     page = await page_of(served, f"/studies/{study}")
-    assert '<caption class="out">Segments</caption>' in page
-    assert "64%" in page  # 7 of 11
-    assert "Most frequent" in page
+    figures = page.split("<figure>")[1:]
+    assert [re.findall(r"<bdi>(\w+)</bdi> <small>total (\d+)", each) for each in figures] == [
+        [("north", "7")], [("south", "4")],
+    ]  # fmt: skip
+    assert all(each.count('<bdi class="item">') >= 2 for each in figures)  # the same items in each
+    assert "<strong>71%</strong>" in figures[0]  # 5 of 7, on one scale with 4 of 4
+    assert 'width="71.43"' in figures[0]
+    assert 'width="100.00"' in figures[1]
+    assert "No item is listed in <bdi>west</bdi>." in page
+    assert 'id="as-count"' in page
 
 
 async def test_studies_without_segments_are_refused(served: Served) -> None:

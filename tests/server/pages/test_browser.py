@@ -210,7 +210,7 @@ def check_answer(page: Page, url: str, study: str) -> None:
         for row in rows.all()
     ]
     assert shown == items
-    page.get_by_label("Search items").fill("<B>")
+    page.goto(f"{page.url}?q=<B>")
     expect(rows).to_have_count(1)
     with page.expect_download() as download:
         page.get_by_role("link", name="CSV").click()
@@ -248,7 +248,7 @@ def test_a_study_is_created_watched_live_and_read(browser: Browser, tmp_path: Pa
         check_faults(page)
         page.get_by_role("button", name="Create study").click()
         expect(page.get_by_role("heading", name="words <i>live</i>")).to_be_visible()
-        expect(page.get_by_text("No answer yet.")).to_be_visible()
+        expect(page.get_by_text("No answer yet")).to_be_visible()
         page.evaluate("window.sameAsBefore = true")  # lost if the page were loaded again
         connection_lost = page.get_by_text("Connection lost, trying again")
 
@@ -274,7 +274,6 @@ def test_a_study_is_created_watched_live_and_read(browser: Browser, tmp_path: Pa
         expect(connection_lost).to_be_hidden(timeout=PATIENCE)
         play(server.url, view, fleet, 1)
         expect(page.locator(".head .state").first).to_have_text("finished", timeout=PATIENCE)
-        expect(page.locator("svg.spark").first).to_be_visible(timeout=PATIENCE)
         check_cursor(page)
         assert page.evaluate("window.sameAsBefore")
 
@@ -396,13 +395,9 @@ def test_two_hundred_items_are_sorted_and_paged_and_stay_so(
         page.get_by_label("Search items").fill("site-19")
         expect(items).to_have_count(11)
         assert faults(page) == []
-        for width in (
-            1000,
-            1100,
-            1280,
-        ):  # with the panel on the right; the last column is that by round
+        for width in (320, 720, 1000, 1280, 2560):
             page.set_viewport_size({"width": width, "height": 800})
-            expect(region.get_by_text("Estimate so far")).to_be_visible()
+            expect(region.locator("td.devices strong").first).to_be_visible()
             assert cut_or_broken(page) == [], width
         page.close()
         assert watched.problems == []

@@ -7,6 +7,7 @@ from html import unescape
 from typing import Any
 from unittest.mock import AsyncMock
 from urllib.parse import urlencode
+from xml.dom.minidom import parseString
 
 import numpy as np
 import pytest
@@ -15,23 +16,20 @@ from sqlalchemy.exc import OperationalError
 
 from protocol.api.messages import HeavyHitter, HeavyHitterPage
 from protocol.api.phases import Phase
-from protocol.domains.hashed import Hashed
-from protocol.domains.strings import Utf8
 from protocol.mechanisms.central.hierarchical_histogram import (
     COUNTS_ARRAY,
     NOISE_ARRAY,
     SAMPLING_VARIANCE_ARRAY,
 )
 from protocol.study_state import StudyState
-from server.db.repositories.studies.answers import lasting_name
 from server.db.schema import HeavyHitterRow, StudyStateRow
 from server.pages.answers import unresolved_keys
 from server.pages.charts.drawing import Bar, Bars, estimate_bars
-from server.pages.charts.round_history import EstimateHistory, RoundSize
+from server.pages.charts.round_history import RoundSize
 from server.pages.rounds import round_progress
 from tests.server.harness import Served, histogram_request, play, study_request, together
 from tests.server.pages.browsing import page_of, post
-from tests.server.pages.test_rounds import received, stages
+from tests.server.pages.test_rounds import received
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -58,7 +56,9 @@ async def add_heavy_hitters(
 
 
 def items_in(page: str) -> list[str]:
-    shown = re.findall(r'<th scope="row"><bdi class="item">(.*?)</bdi>', page, re.DOTALL)
+    shown = re.findall(
+        r'<th scope="row" role="rowheader"><bdi class="item">(.*?)</bdi>', page, re.DOTALL
+    )
     return [unescape(item) for item in shown]
 
 
@@ -84,11 +84,17 @@ async def test_the_running_round_is_a_funnel_next_to_the_answer(served: Served) 
     devices = await served.join(study, 6)
     await together(devices[:4], "share")
     page = await page_of(served, f"/studies/{study}")
-    assert f'<a href="/studies/{study}/rounds/1">Round 1</a> now' in page
-    assert received(page) == [("6", "6", "3"), ("4", "6", "4")]
-    assert stages(page)[:3] == [("done", "enrolling"), ("now", "sharing"), ("ahead", "checking")]
+    title = f'<a href="/studies/{study}/rounds/1">Round 1</a> of 2: 4 of 6 shared their mask key'
+    assert title in page
+    assert re.search(
+        r'at most <span role="timer" data-left="[\d.]+">.*</span> left in this step', page
+    )
+    assert received(page) == [("4", "6", "4")]
+    phases = re.findall(r'<li class="(\w+)"[^>]*><b>(\w+)</b>', page)
+    assert phases[:3] == [("done", "enrolling"), ("now", "sharing"), ("ahead", "checking")]
+    assert page.count("No answer yet") == 1
     await post(served, f"/studies/{study}/stop")
-    assert 'class="funnel"' not in await page_of(served, f"/studies/{study}")
+    assert 'class="phases"' not in await page_of(served, f"/studies/{study}")
 
 
 async def test_the_funnel_adds_the_messages_of_all_cohorts(served: Served) -> None:
@@ -184,37 +190,25 @@ async def test_a_study_is_deleted_on_its_page(served: Served) -> None:
 
 
 async def test_the_page_of_a_study_shows_the_data_of_the_api(served: Served) -> None:
-    study = await served.create(rounds=2)
-    for number in (1, 2):
-        await play(served, study, after=number - 1)
-        await served.until_closed(study, number)
-    items = await served.heavy_hitters(study)
-    await page_of(served, f"/studies/{study}")  # begins to decode the history
-    page = await page_of(served, f"/studies/{study}")
-    assert items_in(page) == [item.item for item in items]
-    shown = re.findall(
-        r'<td class="n"><strong>(\d+)%</strong></td>\s*<td class="n devices">(\d+)</td>', page
-    )
-    assert shown == [(f"{100 * (item.share or 0):.0f}", f"{item.estimate:.0f}") for item in items]
-    assert (items[0].item, shown[0]) == ("ab", ("100", "12"))
-    assert 'aria-label="Share so far: 100, 100"' in page
-    for title in ("Shares of devices so far", "Items shown and capacity", "Words per device"):
-        assert title in page
-    assert page.count('<span class="state decoded">') == 2
-    assert "No epsilon bounds the privacy loss of exact sums" in page
-
-
-async def test_a_history_has_the_earlier_estimates(each_served: Served) -> None:
-    served, estimates = each_served, {}
     study = await served.create(rounds=3)
     for number in (1, 2, 3):
         await play(served, study, after=number - 1)
         await served.until_closed(study, number)
-        rows = await served.store.answers.heavy_hitters(study)
-        estimates[number] = {row.item: row.estimate for row in rows}
-    assert await served.store.answers.estimates_by_round(study, 10) == estimates
-    last = await served.store.answers.estimates_by_round(study, 2)
-    assert last == {number: estimates[number] for number in (2, 3)}
+    items = await served.heavy_hitters(study)
+    page = await page_of(served, f"/studies/{study}")
+    assert items_in(page) == [item.item for item in items]
+    shown = re.findall(
+        r'share"><strong>(\d+)%</strong> </td>\s*<td role="cell" class="n devices"><strong>(\d+)<',
+        page,
+    )
+    assert shown == [(f"{100 * (item.share or 0):.0f}", f"{item.estimate:.0f}") for item in items]
+    assert (items[0].item, shown[0]) == ("ab", ("100", "18"))
+    assert 'aria-label="Devices of 1,000, by round: 1,000, 1,000, 1,000"' in page
+    assert "<small>steady</small>" in page
+    for title in ("Items shown and capacity", "Words per device"):
+        assert title in page
+    assert page.count('<span class="state decoded">') == 3
+    assert "No epsilon bounds the privacy loss of exact sums" in page
 
 
 async def test_hostile_items_are_shown_as_text(served: Served) -> None:
@@ -278,8 +272,6 @@ async def test_items_are_sorted_and_have_pages(served: Served) -> None:
     ]
     assert 'aria-sort="ascending">Item' in page
     assert "Items 1 to 50 of 60" in page
-    ranks = re.findall(r'<td class="n hint minor">(\d+)</td>', page)
-    assert ranks[:2] == ["2", "4"]  # by estimate, in any order
     for query in ("order=rank", "page=0", "page=x"):
         refused = await served.client.get(f"/studies/{study}?{query}")
         assert (refused.status_code, "text/html" in refused.headers["content-type"]) == (422, True)
@@ -421,19 +413,6 @@ async def test_a_finished_study_states_how_many_strings_a_round_fetched(
     assert "more rounds, more words per device, or a smaller limit of bytes" in reason
 
 
-def test_the_history_of_a_key_is_that_of_the_item_whose_string_was_fetched_later() -> None:
-    domain = Hashed(max_bytes=20, salt="study")
-    key = domain.name("example.org")
-    counts = ((key, 5.0), ("example.org", 9.0))
-    estimates = {
-        n: {lasting_name(domain, name): count} for n, (name, count) in enumerate(counts, 1)
-    }
-    history = EstimateHistory(domain, estimates)
-    assert history.estimates_of("example.org") == history.estimates_of(key) == [5, 9]
-    assert history.estimates_of("example.com") == [None, None]
-    assert lasting_name(Utf8(max_bytes=20), "example.org") == "example.org"
-
-
 async def test_a_study_with_a_budget_shows_the_epsilon_of_each_party(served: Served) -> None:
     study = await served.create(**histogram_request())
     page = await page_of(served, f"/studies/{study}")
@@ -460,10 +439,15 @@ async def test_the_distribution_of_a_prefix_study_equals_the_api(served: Served)
     page = await page_of(served, f"/studies/{study}")
     response = await served.client.get(f"/v1/studies/{study}/quantiles?q=0.5&q=0.25")
     assert [round(result["value"], 6) for result in response.json()["results"]] == [4, 2]
-    shown = re.findall(r'<th scope="row">(\d+)%</th>\s*<td class="n">([\d.]+)</td>', page)
-    assert dict(shown)["50"] == "4"
-    assert dict(shown)["25"] == "2"
-    assert "Cumulative distribution" in page
+    rows = r'<th scope="row">(\d+%|Mean)[^<]*</th>\s*<td class="n"><strong>([\d.]+)<'
+    shown = dict(re.findall(rows, page))
+    assert [float(shown[name]) for name in ("50%", "25%", "Mean")] == [4, 2, 4]
+    assert page.count('<line class="interval"') == 8  # a bar for each number
+    file = await served.client.get(f"/studies/{study}/charts/histogram.svg")
+    drawing = parseString(file.text)  # noqa: S318 - our own
+    assert len(drawing.getElementsByTagName("rect")) == 9  # and the paper
+    assert 'class="median"' in page
+    assert '<table class="hits"' not in page
 
 
 @pytest.mark.parametrize("registrar", [None, "09" * 32])

@@ -21,14 +21,13 @@ from server.db.database import Repository, read_transaction, write_transaction
 from server.db.repositories.cohort_phases import count_received, insert_round
 from server.db.repositories.events import record_event
 from server.db.repositories.leases import Lease, check_lease
-from server.db.repositories.studies.answers import lasting_name, save_study_state
+from server.db.repositories.studies.answers import save_study_state
 from server.db.repositories.studies.studies import end_study, find_study
 from server.db.schema import PENDING_PHASES, CohortRow, MessageRow, ParticipantRow, RoundRow
 from server.db.serializers import cohort_view, round_view, study_view
 from server.errors import ProblemError, not_found
 
 _MAX_CACHED_PLANS = 64
-_MAX_STORED_ESTIMATES = 200  # of a round
 _EXCLUDED_REASON = (
     "its sum cannot be decoded, unlike those of other cohorts: left out of the answer"
 )
@@ -216,7 +215,6 @@ class RoundRepository(Repository):
             "state": outcome.state,
             "participants": outcome.participants,
             "distinct": None if answer is None else mechanism.shown_distinct(plan, answer),
-            "estimates": None if answer is None else _estimates(plan, outcome.heavy_hitters),
             "closed": self.database.now(session),
         }
         running = (RoundRow.study == study, RoundRow.number == number, RoundRow.state == "running")
@@ -250,12 +248,6 @@ class RoundRepository(Repository):
             "heavy_hitters": None if outcome.answer is None else len(outcome.heavy_hitters),
         }
         record_event(session, plan.study, EventKind.ROUND_CLOSED, now, **facts)
-
-
-def _estimates(plan: AnyPlan, heavy_hitters: Sequence[Estimate]) -> dict[str, float]:
-    """Return the largest estimates by the lasting names of their items."""
-    domain, largest = plan.question.domain, heavy_hitters[:_MAX_STORED_ESTIMATES]
-    return {lasting_name(domain, each.item): each.count for each in largest}
 
 
 def _has_answer(session: Session, study: str) -> bool:

@@ -8,7 +8,6 @@ from sqlalchemy import and_, delete, func, insert, or_, select
 from sqlalchemy.orm import Session
 
 from protocol.api.messages import HeavyHitter
-from protocol.domains import Domain
 from protocol.estimation.empirical_bayes import probabilities_of_reaching
 from protocol.estimation.estimates import Estimate, ListQuality
 from protocol.mechanisms.registry import MECHANISMS, AnyQuestion, parse_question
@@ -87,21 +86,6 @@ class AnswerRepository(Repository):
         if row is None or row.quality is None:
             return None
         return ListQuality.model_validate_json(row.quality)
-
-    @read_transaction
-    def estimates_by_round(
-        self, session: Session, study: str, last: int
-    ) -> dict[int, dict[str, float]]:
-        """Return the estimates of heavy items, by name, after each of the `last` rounds."""
-        has_any = (RoundRow.study == study, RoundRow.estimates.is_not(None))
-        query = select(RoundRow.number, RoundRow.estimates).where(*has_any)
-        rows = session.execute(query.order_by(RoundRow.number.desc()).limit(last)).all()
-        return {number: estimates or {} for number, estimates in reversed(rows)}
-
-
-def lasting_name(domain: Domain, item: str) -> str:
-    """Return the name of an item, which for a hashed one is that of its key, known or not."""
-    return domain.name(item) if item in domain else item
 
 
 def _devices(session: Session, study: str, question: AnyQuestion) -> int:

@@ -23,18 +23,11 @@ async def played(served: Served, rounds: int) -> str:
     return study
 
 
-async def test_a_page_shows_the_shares_after_each_round(served: Served) -> None:
-    study = await played(served, 2)
-    assert 'aria-label="Share so far: 100, 100"' in await page_of(served, f"/studies/{study}")
-
-
 @pytest.mark.parametrize(
     ("target", "missing", "faults"),
     [
-        ("server.pages.charts.study_charts._count_chart", 'id="chart-counts"', 1),
         ("server.pages.charts.study_charts._words_chart", 'id="chart-words"', 1),
-        ("server.pages.charts.drawing.Chart.lines", 'id="chart-', 3),
-        ("server.pages.answers.sparkline", "Share so far:", 0),
+        ("server.pages.charts.drawing.Chart.lines", 'id="chart-', 2),
         ("server.pages.changes.rate_sparkline", "Rates by round:", 0),
     ],
 )
@@ -64,7 +57,7 @@ async def test_each_chart_of_a_page_is_a_drawing_of_its_own(served: Served) -> N
     page = await page_of(served, f"/studies/{study}")
     paths = re.findall(r'href="(/studies/\w+/charts/\w+\.svg)"', page)
     assert [path.rpartition("/")[2] for path in paths] == [
-        *("items.svg", "counts.svg", "capacity.svg", "words.svg")
+        *("items.svg", "capacity.svg", "words.svg")
     ]
     for path in paths:
         answer = await served.client.get(path)
