@@ -44,15 +44,15 @@ def read(
 @pytest.mark.parametrize("cell", [KEYS, LETTERS])
 def test_a_quarter_more_keys_are_read_if_a_third_is_known(cell: CellFormat) -> None:
     # 1,012 keys are read with probability 97%. With 1,265 some 19 of 20 are, and none without.
-    assert read(cell, 1_265, 0.0, 5) == (0, 0)
-    complete, wrong = read(cell, 1_265, 0.3, 20)
-    assert complete >= 15
+    assert read(cell, 1_265, 0.0, 3) == (0, 0)
+    complete, wrong = read(cell, 1_265, 0.3, 8)
+    assert complete >= 6
     assert wrong == 0
 
 
 def test_forty_percent_more_are_read_if_half_is_known() -> None:
-    complete, wrong = read(LETTERS, 1_416, 0.5, 12)
-    assert complete >= 8
+    complete, wrong = read(LETTERS, 1_416, 0.5, 6)
+    assert complete >= 4
     assert wrong == 0
 
 

@@ -104,23 +104,23 @@ def outcomes(evidence: int, cells: int, load: float, rounds: int) -> Outcomes:
 def test_false_keys_stay_below_the_bound_that_is_stated(
     evidence: int, load: float, cells: int
 ) -> None:
-    seen = outcomes(evidence, cells, load, 100)
+    seen = outcomes(evidence, cells, load, 100 if cells == 152 else 40)
     assert 0 < seen.false < seen.bound  # about a fifth of it is seen
     assert seen.wrong == 0
 
 
 def test_one_key_in_a_thousand_is_false_at_most_in_tables_a_quarter_too_full() -> None:
-    seen = outcomes(DEFAULT_EVIDENCE, 1191, 1.25, 300)
+    seen = outcomes(DEFAULT_EVIDENCE, 1191, 1.25, 100)
     assert seen.complete == 0
-    assert seen.false <= 1e-3 * seen.listed + 8  # 1e-4 and less in many more: 1.5 are expected
-    assert seen.listed > 10_000
+    assert seen.false <= 1e-3 * seen.listed + 5  # 1e-4 and less in many more: 0.5 are expected
+    assert seen.listed > 3_000
 
 
 @pytest.mark.parametrize("load", [0.9, 1.0])
 @pytest.mark.parametrize("evidence", [1, DEFAULT_EVIDENCE])
 def test_what_is_read_whole_is_exact_even_without_hash_digits(evidence: int, load: float) -> None:
-    seen = outcomes(evidence, 1191, load, 200)
-    assert seen.complete > 180
+    seen = outcomes(evidence, 1191, load, 40)
+    assert seen.complete > 34  # of 38.8 at 97%
     assert seen.wrong == 0
 
 
