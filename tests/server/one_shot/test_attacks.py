@@ -4,7 +4,7 @@
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -28,6 +28,7 @@ from secagg.keys import Identity
 from secagg.oneshot.committee import Committee
 from secagg.oneshot.member import volunteer, volunteer_again
 from secagg.oneshot.member_messages import unpack_digests
+from secagg.ring import Vector
 from server.db.repositories.access.committees import MemberMessage
 from server.db.repositories.messages.one_shot_messages import OneShotMessageRepository
 from server.errors import ProblemError
@@ -106,12 +107,18 @@ def waits_again(
     return {"rounds": lambda _body: page}
 
 
+async def collecting(
+    served: Served, **changes: Any
+) -> tuple[str, Operators, RoundView, Mapping[int, Vector]]:
+    """Let six devices send their messages; return study, operators, round and vectors."""
+    operators, study = Operators.of(), await create(served, **changes)
+    view = await convene(served, study, operators)
+    return study, operators, view, await send_all(served, view, range(6))
+
+
 async def agreeing(served: Served) -> tuple[str, Operators]:
     """Bring a round of six devices to the point at which its members agree."""
-    operators = Operators.of()
-    study = await create(served)
-    view = await convene(served, study, operators)
-    await send_all(served, view, range(6))
+    study, operators, *_ = await collecting(served)
     await served.pass_phase(study)
     await operators.act(served)
     await served.until_phase(study, "agreeing")
@@ -180,8 +187,7 @@ async def test_a_member_uses_its_key_in_one_committee(served: Served) -> None:
 
 async def test_a_page_of_columns_starts_after_another_one(served: Served) -> None:
     """Guards: `RoundCache.message_page`: each start would make a page of megabytes."""
-    operators, study = Operators.of(), await create(served)
-    await send_all(served, await convene(served, study, operators), range(6))
+    study, operators, *_ = await collecting(served)
     await served.pass_phase(study)
     member = operators.members[0].identity.public.hex()
     path = f"/v1/studies/{study}/rounds/1/members/{member}/columns"
@@ -196,8 +202,7 @@ async def test_a_member_that_asks_for_many_pages_holds_up_no_other(
 ) -> None:
     """Guards: the turns in `RoundCache.message_page`."""
     monkeypatch.setattr("server.rounds.one_shot_sums._MAX_MESSAGES_PER_PAGE", 2)
-    operators, study = Operators.of(), await create(served)
-    await send_all(served, await convene(served, study, operators), range(6))
+    study, *_ = await collecting(served)
     await served.pass_phase(study)
     read, order = OneShotMessageRepository.page, list[str]()
 
@@ -268,10 +273,7 @@ async def put_message(served: Served, path: str, identity: str, body: bytes) -> 
 
 async def test_a_message_counts_in_its_round_and_under_its_identity_only(served: Served) -> None:
     """Guards: the label of messages, and the path's identity."""
-    operators = Operators.of()
-    study = await create(served, rounds=2)
-    first = await convene(served, study, operators)
-    await send_all(served, first, range(6))
+    study, operators, *_ = await collecting(served, rounds=2)
     body = (await served.store.one_shot_messages.page(1, "", 1))[0][1] or b""
     path = f"/v1/studies/{study}/rounds/1/devices"
     copied = OPERATORS[0].public + body[32:]
@@ -287,10 +289,7 @@ async def test_a_message_counts_in_its_round_and_under_its_identity_only(served:
 
 
 async def test_a_device_counts_once_in_a_study(served: Served) -> None:
-    operators = Operators.of()
-    study = await create(served, rounds=2)
-    view = await convene(served, study, operators)
-    await send_all(served, view, range(6))
+    study, operators, view, _ = await collecting(served, rounds=2)
     path = f"/v1/studies/{study}/rounds/1/devices"
     ((identity, body),) = await served.store.one_shot_messages.page(1, "", 1)
     again = await put_message(served, path, identity, body or b"")
@@ -396,10 +395,7 @@ async def test_steps_of_members_in_the_wrong_phase_change_nothing(served: Served
 
 async def test_a_false_sum_of_a_member_is_corrected(served: Served) -> None:
     """Guards: the decoding of `open_sum`; the liar signs its false sum."""
-    operators = Operators.of()
-    study = await create(served)
-    view = await convene(served, study, operators)
-    vectors = await send_all(served, view, range(6))
+    study, operators, view, vectors = await collecting(served)
     await served.pass_phase(study)
     await operators.act(served)
     await served.until_phase(study, "agreeing")
@@ -418,10 +414,7 @@ async def test_a_false_sum_of_a_member_is_corrected(served: Served) -> None:
 
 
 async def test_a_sum_with_too_few_members_fails_and_the_next_round_opens(served: Served) -> None:
-    operators = Operators.of()
-    study = await create(served, rounds=2)
-    view = await convene(served, study, operators)
-    await send_all(served, view, range(6))
+    study, operators, *_ = await collecting(served, rounds=2)
     operators.away.update((1, 2))
     closed = await open_sum(served, study, operators)
     assert closed.state == "failed"
@@ -608,8 +601,7 @@ async def test_columns_that_would_fill_a_member_are_refused(
     served: Served, names: Sequence[Sequence[int]]
 ) -> None:
     """Guards: each limit of `_MemberStep._columns`."""
-    operators, study = Operators.of(), await create(served)
-    await send_all(served, await convene(served, study, operators), range(6))
+    study, operators, *_ = await collecting(served)
     await served.pass_phase(study)
     pages, bodies = iter(names), list[bytes]()
 
