@@ -19,7 +19,6 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
-    JSON,
     BigInteger,
     ForeignKey,
     ForeignKeyConstraint,
@@ -102,10 +101,7 @@ class DeletedStudyRow(Base):
 
 
 class RoundRow(Base):
-    """Round of a study: its plan and its result.
-
-    `estimates` are those of the heavy items after the round, by their names in the domain.
-    """
+    """Round of a study: its plan and its result."""
 
     __tablename__ = "rounds"
     __table_args__ = (Index("rounds_by_state", "state"),)
@@ -116,7 +112,6 @@ class RoundRow(Base):
     plan: Mapped[dict[str, Any]]
     distinct: Mapped[float | None]
     participants: Mapped[int | None]
-    estimates: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True), deferred=True)
     opened: Mapped[datetime]
     closed: Mapped[datetime | None]
 

@@ -75,6 +75,7 @@ READ = {
     "/studies/{study}/changes": [""],
     "/studies/{study}/rounds/{number}": [""],
     "/studies/{study}/heavy-hitters.{file_format}": [""],
+    "/studies/{study}/charts/{chart}.svg": [""],
 }  # fmt: skip
 NO_ANSWERS = {
     "messages of devices, members and registrars": (
@@ -91,6 +92,7 @@ NO_ANSWERS = {
         "/v1/populations", "/healthz", "/readyz", "/studies/new", "/docs", "/openapi.json",
         "/login", "/logout", "/help", "/static",
     ),
+    "for readers of a link, who get pages and files of `READ`": ("/shared/",),
 }  # fmt: skip
 
 
@@ -170,10 +172,11 @@ async def service(file: Path) -> AsyncIterator[Served]:
 
 
 def paths(study: str, other: str, number: int) -> Iterator[str]:
+    names = {"study": study, "other": other, "number": number, "file_format": "csv"}
     for path, queries in READ.items():
-        names = {"study": study, "other": other, "number": number, "file_format": "csv"}
-        for query in queries:
-            yield path.format(**names) + query
+        for chart in ("items", "capacity", "words"):
+            for query in queries if "{chart}" in path or chart == "items" else ():
+                yield path.format(**names, chart=chart) + query
 
 
 async def readings(served: Served, study: str, other: str, number: int) -> dict[str, bytes]:
@@ -194,7 +197,9 @@ async def readings(served: Served, study: str, other: str, number: int) -> dict[
 
 def shows_plan(path: str) -> bool:
     """Return whether a route shows plans; those of `tracked` list what is counted next."""
-    return "/rounds" in path or (not path.startswith("/v1/") and not path.endswith(".csv"))
+    return "/rounds" in path or (
+        not path.startswith("/v1/") and not path.endswith((".csv", ".svg"))
+    )
 
 
 @pytest.mark.parametrize(("mechanism", "words", "with_item"), STUDIES)
