@@ -79,7 +79,7 @@ def test_a_study_of_a_plug_in_is_asked_by_the_form_played_by_a_fleet_and_shown(
         assert played.returncode == 0, played.stderr
         page = browser.get(f"/studies/{study}").text
         assert "Counts the devices that answer yes, and those that answer no." in page
-        assert f'<td class="n devices">{YES}' in page
+        assert f'class="n devices"><strong>{YES}</strong>' in page
         answer = browser.get(f"/v1/studies/{study}/heavy-hitters").json()
         assert [row["estimate"] for row in answer["heavy_hitters"]] == [YES, DEVICES - YES]
     asked = blindtally(folder, "query", study, "--url", url, "--json", "-")

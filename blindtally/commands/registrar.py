@@ -95,11 +95,11 @@ def allow_study(
     Example:
       blindtally registrar allow registrar.key study.json
     """
-    from protocol.api.messages import StudyView
+    from protocol.api.messages import CreatedStudy
 
     try:
         document = json.loads(sys.stdin.read() if str(file) == "-" else file.read_bytes())
-        study = StudyView.model_validate(document.get("study", document))
+        study = CreatedStudy.model_validate(document.get("study", document))
     except (OSError, ValueError, AttributeError, RecursionError):
         raise exit_with_error(f"{file} has no study of `studies create --json`") from None
     registry, terms = study.registry, study.terms

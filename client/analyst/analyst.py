@@ -423,7 +423,7 @@ class Analyst:
         try:
             view = self._sender.send(requests.study(study))
         except errors.NotFoundError as error:
-            same = [each.view for each in self.studies(name=study)]
+            same = [each.view for each in self.studies(name=study) if each.view.name == study]
             if not same:
                 newest, _ = self._sender.send(requests.studies().page(None))
                 raise requests.with_nearest_names(study, newest, error) from None

@@ -426,7 +426,7 @@ class AsyncAnalyst:
         try:
             view = await self._sender.send(requests.study(study))
         except errors.NotFoundError as error:
-            same = [each.view async for each in self.studies(name=study)]
+            same = [each.view async for each in self.studies(name=study) if each.view.name == study]
             if not same:
                 newest, _ = await self._sender.send(requests.studies().page(None))
                 raise requests.with_nearest_names(study, newest, error) from None

@@ -55,7 +55,7 @@ NO_FILE: Final = f"{{folder}}/{PATH_TEXT}"
 SMALL_STUDY: Final = ["--devices", "16", "--threshold", "5", "--words", "900"]
 NEW_STUDY: Final = ["x", *SMALL_STUDY, "--url", URL]
 # Commands that repeat no text but those of the package.
-OWN_TEXT_COMMANDS: Final = {("mechanisms",)}
+OWN_TEXT_COMMANDS: Final = {("mechanisms",), ("logout",)}
 # By command, the arguments of runs that each show a hostile text; "{data}" has hostile items.
 ARGUMENT_LISTS: Final[dict[tuple[str, ...], list[list[str]]]] = {
     ("audit",): [["--database", "{database}"]],
@@ -75,6 +75,7 @@ ARGUMENT_LISTS: Final[dict[tuple[str, ...], list[list[str]]]] = {
         [*NEW_STUDY, "--set", TEXT],
         [*NEW_STUDY, "--mechanism", TEXT],
     ],
+    ("studies", "share"): [["problem", "--url", URL]],
     ("studies", "start"): [["problem", "--url", URL]],
     ("studies", "stop"): [["problem-wrong-state", "--url", URL]],
     ("studies", "delete"): [["items", "--url", URL], ["problem", "--yes", "--url", URL]],
@@ -88,7 +89,7 @@ ARGUMENT_LISTS: Final[dict[tuple[str, ...], list[list[str]]]] = {
     ],
     ("watch",): [["problem", "--url", URL]],
     ("login",): [[URL, TEXT]],
-    ("logout",): [["--profile", TEXT]],
+    ("logout",): [["--profile", "other"]],
     ("changes",): [
         ["items", "--url", URL],
         ["items", "--item", TEXT, "--before", TEXT, "--url", URL],

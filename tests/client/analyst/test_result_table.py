@@ -18,7 +18,7 @@ from client.analyst.requests import PagedRequest
 from client.analyst.result_table import ResultTable
 from client.extras_installation import install_command
 from protocol.api.messages import HeavyHitter, QueryResult
-from protocol.api.segments import SegmentSummary
+from protocol.api.segments import SegmentItem, SegmentSummary
 
 COLUMNS = ("at", "value", "low", "high")
 ROWS = [QueryResult(at=at, value=2.0 * at, low=0.0, high=9.0) for at in (1.0, 2.0, 3.0)]
@@ -101,6 +101,7 @@ def test_arrow_types_do_not_depend_on_the_values() -> None:
     )
     assert full == empty  # also where all values are None
     assert pa.types.is_float64(full.field("top_probability").type)
+    item = SegmentItem(item="a", estimate=1, standard_error=0, low=1, high=1)
     segment = SegmentSummary(segment="north", heavy_hitters=1, items=(item,))
     table = ResultTable([segment], SegmentSummary.model_fields, None, SegmentSummary)
     assert table.to_arrow().schema == table[:0].to_arrow().schema

@@ -49,7 +49,7 @@ async def test_every_link_leads_below_the_prefix(
         assert stopped.headers["location"] == f"{PREFIX}/studies/{study}"
         assert (await served.client.get(PREFIX)).status_code == 200
         waiting = await served.client.get(f"{PREFIX}/studies/{await served.create()}")
-        assert f"--url http://test{PREFIX} " in waiting.text
+        assert f"--url https://example.org{PREFIX} " in waiting.text
 
 
 async def test_without_a_prefix_its_path_is_unknown(served: Served) -> None:
