@@ -9,7 +9,7 @@ import json
 import tracemalloc
 from collections.abc import Callable
 from random import Random
-from threading import get_ident
+from threading import current_thread, get_ident, main_thread
 from typing import Any
 
 import httpx
@@ -171,8 +171,9 @@ async def test_a_service_that_refuses_each_join_cannot_hurry_a_device(
     real_sleep = asyncio.sleep
 
     async def noted(seconds: float) -> None:
-        pauses.append(seconds)
-        await real_sleep(0)
+        is_ours = current_thread() is main_thread()  # servers of other tests have threads
+        pauses.extend([seconds] * is_ours)
+        await real_sleep(0 if is_ours else seconds)
 
     def answer(request: httpx.Request) -> httpx.Response:
         if request.method == "POST":
