@@ -45,7 +45,7 @@ async def test_seats_are_for_all_that_there_are_where_devices_join_by_coins(serv
     study, sitting = await joined(served, 18, join_probability=0.6)
     assert sitting == [6, 6, 6]
     async with asyncio.timeout(20):  # the round is seated after the last device has its answer
-        while (await served.client.get(f"/v1/studies/{study}/rounds/open")).status_code != 409:
+        while (await served.client.get(f"/v1/studies/{study}/rounds/open")).status_code != 409:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
