@@ -103,7 +103,8 @@ class Description:
     cost: str
     guarantee: str = EXACT_SUM_GUARANTEE
     form: QuestionForm | None = None
-    more_forms: tuple[QuestionForm, ...] = ()  # of devices that hold something else
+    # Devices that hold something else have these.
+    more_forms: tuple[QuestionForm, ...] = ()
     items_label: str = "Items shown"  # what `Mechanism.shown_distinct` counts
     items_note: str = ""  # a sentence about these items
     counted: str = "item"  # what an answer lists

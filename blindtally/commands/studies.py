@@ -191,7 +191,8 @@ def delete_study(
     with open_analyst(url, key) as analyst:
         target: Study = analyst.study(study)
         view = target.refresh()
-        if not yes and view.state != "running":  # which the service refuses
+        # The service refuses to delete a running study, so nobody needs to be asked.
+        if not yes and view.state != "running":
             ask(f"delete {view.name!r} ({view.id}, {view.state}) for ever?")
         target.delete()
     print_line(f"{view.id} is deleted")

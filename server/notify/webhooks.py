@@ -24,17 +24,15 @@ from functools import cached_property
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from socket import SOCK_STREAM
 from ssl import SSLContext
-from typing import Final
 from urllib.parse import urlsplit
 
 import httpx
 import structlog
 
 from server.db.database_errors import UNAVAILABLE_ERRORS, loggable_reason
-from server.db.repositories.studies.webhooks import MAX_TRIES, DueWebhook
+from server.db.repositories.studies.webhooks import MAX_TRIES, SECRET_PREFIX, DueWebhook
 from server.db.store import Store
 
-SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - a prefix only
 _POLL_SECONDS = 5.0
 _TRY_SECONDS = 10.0
 _GLOBAL_IPV6 = IPv6Network("2000::/3")

@@ -87,7 +87,7 @@ class ItemQuery:
     page: Annotated[int, Query(ge=1, le=10**6)] = 1
 
 
-def item_table(
+def _table(
     items: Sequence[HeavyHitter],
     others: Sequence[HeavyHitter],
     study: StudyView,
@@ -161,7 +161,7 @@ class UnlistedItems:
     count: str
 
 
-async def unlisted_items(
+async def _unlisted_items(
     store: Store,
     study: StudyView,
     rounds: Sequence[RoundSummary],
@@ -189,6 +189,25 @@ async def unlisted_items(
         tuple(HeavyHitter(item=option, **ends) for option in options),
         count_with_range(plan, counted),
     )
+
+
+async def item_table(
+    store: Store,
+    study: StudyView,
+    rounds: Sequence[RoundSummary],
+    items: Sequence[HeavyHitter],
+    query: ItemQuery,
+    devices: int | None,
+) -> tuple[ItemTable, UnlistedItems | None]:
+    """Return those of the `items`, or of the options, that `query` asks for, and what is unlisted.
+
+    Only an answer of items has rows. `rounds` are the last ones, and `devices` those in the sums.
+    """
+    is_list = mechanism_of(study.question).answer_kind(study.question) is AnswerKind.ITEMS
+    listed = items if is_list else ()
+    unlisted = await _unlisted_items(store, study, rounds, listed, devices)
+    others = unlisted.options if unlisted and is_list else ()
+    return _table(listed, others, study, query, devices), unlisted
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,6 @@ from server.pages.answers import (
     item_table,
     number_rows,
     number_summaries,
-    unlisted_items,
     unresolved_keys,
 )
 from server.pages.changes import rates_by_round
@@ -122,15 +121,12 @@ async def study_context(
     rounds = await store.progress.round_summaries(study.id, MAX_ROUNDS_SHOWN)
     sizes = await round_sizes.of_rounds(study.id, [each.number for each in rounds])
     items = await store.answers.heavy_hitters(study.id)
+    progress = (await store.progress.of_studies([study.id]))[study.id]
+    table, unlisted = await item_table(store, study, rounds, items, query, progress.devices)
     quality = await store.answers.list_quality(study.id)
     entry = await store.populations.ledger_entry(study.id)
     now = await store.database.read_now()
-    progress = (await store.progress.of_studies([study.id]))[study.id]
     listed = items if kind is AnswerKind.ITEMS else ()
-    unlisted = await unlisted_items(store, study, rounds, listed, progress.devices)
-    options = unlisted.options if unlisted else ()
-    others = options if kind is AnswerKind.ITEMS else ()
-    table = item_table(listed, others, study, query, progress.devices)
     names = [row.heavy_hitter.item for row in table.rows if row.is_listed]
     distribution = await distribution_summary(store, study)
     numbers = await number_summaries(store, study)
@@ -152,12 +148,12 @@ async def study_context(
         "is_cut": study.round > len(rounds),
         "table": table,
         "rates": await rates_by_round(service, study, [item.item for item in listed], names),
-        "has_files": bool(items or others),
+        "has_files": bool(items or table.total),
         "answer_title": _answer_title(study, table),
         "items_note": mechanism.description.items_note,
         "number": items[0] if kind is AnswerKind.NUMBER and items else None,
         "distribution": distribution,
-        "numbers": number_rows(study.question, numbers, bool(options))
+        "numbers": number_rows(study.question, numbers, bool(unlisted and unlisted.options))
         if kind is AnswerKind.MEANS
         else [],
         "rounding": numbers[0].rounding if numbers else None,
@@ -264,15 +260,22 @@ async def chart_file(
 
 async def chart_svg(service: Service, round_sizes: RoundSizes, study: str, name: str) -> Response:
     """Return the SVG of a study's chart; raises ProblemError if there is none with this name."""
-    context = await study_context(service, round_sizes, study, ItemQuery())
-    if name == "items" and context["table"].rows:
-        return render_svg("bars.svg", **context)
-    numbers = context["distribution"]
-    if name == "histogram" and numbers and numbers.histogram:
-        return render_svg("histogram.svg", study=context["study"], chart=numbers.histogram)
-    for each in context["charts"]:
+    store, view = service.store, await service.store.studies.show(study)
+    if name == "histogram":
+        numbers = await distribution_summary(store, view)
+        if numbers and numbers.histogram:
+            return render_svg("histogram.svg", study=view, chart=numbers.histogram)
+    rounds = await store.progress.round_summaries(study, MAX_ROUNDS_SHOWN)
+    if name == "items":
+        items = await store.answers.heavy_hitters(study)
+        devices = (await store.progress.of_studies([study]))[study].devices
+        table, unlisted = await item_table(store, view, rounds, items, ItemQuery(), devices)
+        if table.rows:
+            return render_svg("bars.svg", study=view, table=table, unlisted=unlisted)
+    sizes = await round_sizes.of_rounds(study, [each.number for each in rounds])
+    for each in study_charts.round_charts(view, rounds, sizes):
         if each.chart is not None and each.chart.name == name:
-            return render_svg("chart.svg", study=context["study"], chart=each.chart)
+            return render_svg("chart.svg", study=view, chart=each.chart)
     raise not_found("chart")
 
 

@@ -56,8 +56,9 @@ class Preview:
     def of_plan(cls, plan: AnyPlan) -> "Preview":
         """Return the preview of the study that begins with `plan`."""
         expected = expected_f1(plan)
-        lines = [*_facts(plan), *_cost_lines(plan)]
-        details = [] if plan.mechanism in REPORT_MECHANISMS else _sum_lines(plan)
+        size = RoundSize.of_plan(plan)
+        lines = [*_facts(plan), *_cost_lines(plan, size.sent_bytes)]
+        details = [] if plan.mechanism in REPORT_MECHANISMS else _sum_lines(plan, size.capacity)
         if expected is not None:
             note = "in 88% of simulated studies, of flat to steep counts"
             f1 = AdviceLine("Expected F1", f"{expected.low:.2f} to {expected.high:.2f}", note)
@@ -89,12 +90,12 @@ async def preview_of(question: StudyForm, form: Mapping[str, str], service: Serv
     return await asyncio.to_thread(Preview.of_plan, plan)
 
 
-def _cost_lines(plan: AnyPlan) -> Iterator[AdviceLine]:
+def _cost_lines(plan: AnyPlan, sent_bytes: int) -> Iterator[AdviceLine]:
     is_reporting = plan.mechanism in REPORT_MECHANISMS
     note = f"its {'report' if is_reporting else 'table'}, once in a round"
     if plan.terms.is_one_shot:
         note = "the one message of a round, with shares of all members"
-    yield AdviceLine("A device sends", nbytes(RoundSize.of_plan(plan).sent_bytes), note)
+    yield AdviceLine("A device sends", nbytes(sent_bytes), note)
     in_round = plan.terms.max_devices
     needed = in_round if plan.question.asks_every_round else in_round * plan.rounds
     asked = "all in each round" if plan.question.asks_every_round else "each takes part once"
@@ -113,8 +114,8 @@ def _cost_lines(plan: AnyPlan) -> Iterator[AdviceLine]:
         yield AdviceLine("Items listed", "none", reason)
 
 
-def _sum_lines(plan: AnyPlan) -> list[AdviceLine]:
-    committee, capacity = plan.terms.committee, RoundSize.of_plan(plan).capacity
+def _sum_lines(plan: AnyPlan, capacity: int | None) -> list[AdviceLine]:
+    committee = plan.terms.committee
     lines = _committee_lines(committee) if committee else _cohort_lines(plan.terms)
     if capacity is not None:
         label = items_label(plan.mechanism).lower()

@@ -1,4 +1,4 @@
-"""What devices hold and how they are protected select a mechanism, with and without scripts."""
+"""Choice of a mechanism by items and protection of devices, with and without scripts."""
 
 import re
 

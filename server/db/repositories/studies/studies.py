@@ -1,6 +1,5 @@
 """Repository of studies: creation, start, stop and pages of them."""
 
-from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -23,7 +22,8 @@ from server.db.repositories.cohort_phases import count_received, enter_phase, in
 from server.db.repositories.events import record_event
 from server.db.repositories.studies.populations import check_budget, check_exact_sums, ledger_of
 from server.db.repositories.studies.study_filter import NO_FILTER, StudyFilter, search_text
-from server.db.schema import PENDING_PHASES, CohortRow, RoundRow, StudyRow, WebhookRow
+from server.db.repositories.studies.webhooks import new_webhook
+from server.db.schema import PENDING_PHASES, CohortRow, RoundRow, StudyRow
 from server.db.serializers import study_view
 from server.errors import ProblemError, malformed, not_found
 from server.first_plan import (
@@ -188,10 +188,7 @@ class StudyRepository(Repository):
         session.flush()
         now = self.database.now(session)
         if url is not None:
-            secret = f"whsec_{b64encode(self.rng.randbytes(32)).decode()}"
-            session.add(
-                WebhookRow(study=study.id, url=url, secret=secret, tries=0, next_try=study.created)
-            )
+            session.add(new_webhook(study, url, self.rng))
         record_event(session, study.id, EventKind.STUDY_CREATED, now)  # locks no existing row
         if plan is not None:
             self._open_first(session, study, plan)

@@ -30,8 +30,8 @@ _MAX_SEARCH_CHARS: Final = 2_000  # a question may list thousands of options
 class StudyFilter:
     """Conditions that a listed study meets; an empty one is met by all.
 
-    `search` is a part of its name, of a text of its question or of a tag, in any case. `name`,
-    `tag` and `owner` are whole ones. A study has `failed` if it ended without an answer.
+    `search` is found in its name, in a text of its question or in a tag, in any case. `name`, `tag`
+    and `owner` are whole ones. A study has `failed` if it ended without an answer.
     """
 
     search: _Text = ""

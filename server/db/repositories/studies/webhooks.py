@@ -4,8 +4,10 @@ A row is an outbox: a process claims it by moving its next try into the future, 
 the receiver has accepted the message. So a process that dies in between causes a repetition.
 """
 
+from base64 import b64encode
 from dataclasses import dataclass
 from datetime import timedelta
+from random import Random
 from typing import Final
 
 from sqlalchemy import Select, delete, select
@@ -16,6 +18,7 @@ from server.db.database import Repository, read_transaction, write_transaction
 from server.db.schema import StudyRow, WebhookRow
 from server.db.serializers import study_view
 
+SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - a prefix only
 MAX_TRIES: Final = 10  # the last one about two days after the first
 _FIRST_PAUSE, _MAX_PAUSE = timedelta(seconds=10), timedelta(hours=12)
 _CLAIMS: Final = 20  # at a time
@@ -29,6 +32,12 @@ class DueWebhook:
     url: str
     secret: str
     tries: int
+
+
+def new_webhook(study: StudyRow, url: str, rng: Random) -> WebhookRow:
+    """Return the webhook of a new study, with a secret of 32 bytes from `rng`."""
+    secret = SECRET_PREFIX + b64encode(rng.randbytes(32)).decode()
+    return WebhookRow(study=study.id, url=url, secret=secret, tries=0, next_try=study.created)
 
 
 class WebhookRepository(Repository):
