@@ -57,7 +57,7 @@ _SDK: Final = Program(
 _FIRST_CALL: Final = Program(
     "take_part, first call", ("-c", "from blindtally import take_part; take_part.__wrapped__")
 )
-_DEMO: Final = Program("demo, start to answer", (*_CLI, "demo", "--out", "results"))
+_DEMO: Final = Program("demo, start to answer", (*_CLI, "demo", "--out", "results"), "Counted at")
 _PROGRAMS: Final = (
     _NUMPY,
     Program("import blindtally", ("-c", "import blindtally")),

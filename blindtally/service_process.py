@@ -9,7 +9,6 @@ import gc
 import os
 import signal
 import socket
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
@@ -67,7 +66,9 @@ def run_service(
 
 def _end_with_parent() -> None:
     """Shut down once the other end of standard input, which only the parent has, is closed."""
-    sys.stdin.buffer.read()
+    # A thread inside `sys.stdin` would end the interpreter's shutdown with a fatal error.
+    while os.read(0, 1024):
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -129,11 +129,6 @@ REPORTS: Final = Protocol("reports", "reports", (Phase.REPORTING,))
 PROTOCOLS: Final = {
     each.name: each for each in (PAIRWISE_SUM, SEATED_SUM, ONE_SHOT_SUM, DRAWN_SUM, REPORTS)
 }
-# All phases with messages.
-SUM_PHASES: Final[dict[SumKind, tuple[Phase, ...]]] = {
-    "pairwise": PAIRWISE_SUM.phases,
-    "one-shot": ONE_SHOT_SUM.phases,
-}
 # Phases in which devices act.
 DEVICE_PHASES: Final[dict[SumKind, tuple[Phase, ...]]] = {
     "pairwise": PAIRWISE_SUM.phases,

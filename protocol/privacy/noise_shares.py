@@ -67,10 +67,6 @@ class NoiseShares:
         contributing = (1 - Fraction(self.dropout)) * Fraction(self.honest_share)
         return Fraction(self.variance) / (contributing * self.contacted)
 
-    def merged(self, devices: int) -> "NoiseShares":
-        """Return one share that equals those of `devices`, 1 or more, together."""
-        return NoiseShares(float(self.share * devices), 1)
-
     def draw(self, chance: RandomWords, cells: int) -> Integers:
         """Return one device's share, (`cells`,); ValueError if over 2^27 events are expected."""
         if self.share * cells > MAX_EVENTS:

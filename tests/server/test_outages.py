@@ -188,3 +188,4 @@ def test_an_idle_server_whose_file_another_process_locks_is_not_ready(tmp_path: 
         assert until_ready(service) < 10
         (line,) = log_lines(service, "database unavailable")
         assert "SQLITE_BUSY" in line
+    assert service.log.read_text().splitlines()[-1].startswith("stopping")

@@ -19,6 +19,7 @@ from protocol.mechanisms.registry import MECHANISMS, SUM_MECHANISMS, parse_plan,
 from protocol.privacy.events import PARTIES, LedgerEntry
 from protocol.privacy.ledger import Ledger
 from protocol.privacy.noise_loss import noise_epsilon
+from protocol.privacy.noise_shares import NoiseShares
 from protocol.question_and_plan import WORD_BITS, Terms
 from protocol.reference_mechanisms.count_sketches import candidate_count, enumerate_keys
 from protocol.simulation.study import run_study
@@ -163,7 +164,8 @@ def noisy_sum(plan: Any, histograms: list[dict[str, int]], seed: int) -> Any:
     total = mechanism.encode_sum(plan, histograms, chance)
     shares = mechanism.noise_shares(plan, len(histograms))
     assert shares is not None
-    add_noise(mechanism.ring(plan), total, shares.merged(len(histograms)), chance)
+    merged = NoiseShares(float(shares.share * len(histograms)), 1)
+    add_noise(mechanism.ring(plan), total, merged, chance)
     return total
 
 
