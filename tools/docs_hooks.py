@@ -2,8 +2,9 @@
 
 The Markdown files are written for a reader of the repository. The site has the same pages: the
 README, the page of examples and the notebook become pages too, and links to any of them
-are rewritten. A link to a file that the site does not have, such as a program, becomes its text.
-Reference pages are made from the program. Search leaves research out.
+are rewritten. A link to a file that the site does not have, such as a program, becomes its text. A
+comment `<!-- on the site` appears there. Reference pages are made from the program. Search leaves
+research out.
 """
 
 import json
@@ -22,6 +23,7 @@ from tools.docs_reference import reference_pages
 ROOT: Final = Path(__file__).parents[1]
 ADDED_PAGES: Final = {  # source in the repository, and its page
     "README.md": "index.md",
+    "docs/README.md": "all-pages.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "examples/README.md": "examples.md",
@@ -31,11 +33,12 @@ _SOURCES: Final = {page: source for source, page in ADDED_PAGES.items()}
 _LINK: Final = re.compile(
     r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\]\([^()]*\))*)\]\(([^()#\s]*)(#[^()\s]*)?\)"
 )
+_SITE_ONLY: Final = re.compile(r"^<!-- on the site\n(.*?)^-->$", re.MULTILINE | re.DOTALL)
 _CODE_BLOCK: Final = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages from outside `docs/`; leave out the notebook itself and the list of pages."""
+    """Add the pages from outside `docs/`; leave out the files that they are made of."""
     for source, page in ADDED_PAGES.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         content = notebook_markdown(json.loads(text)) if source.endswith(".ipynb") else text
@@ -57,7 +60,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         page.meta["search"] = {"boost": 0.1}  # an answer is in a guide, if there is one
     source = _SOURCES.get(page.file.src_uri, f"docs/{page.file.src_uri}")
     known = {file.src_uri for file in files}
-    parts = _CODE_BLOCK.split(markdown)
+    parts = _CODE_BLOCK.split(_SITE_ONLY.sub(r"\1", markdown))
     parts[::2] = [_with_site_links(part, source, page.file.src_uri, known) for part in parts[::2]]
     return "".join(parts)
 
