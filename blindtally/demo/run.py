@@ -127,8 +127,9 @@ class DemoRun:
             self.console.print(f"The server has stopped; {kept}.", soft_wrap=True)
 
     def _print_files(self) -> None:
-        program = Path(sys.argv[0])
-        named = os.path.relpath(program) if program.name == "blindtally" else "blindtally"
+        program = sys.argv[0]
+        is_elsewhere = Path(program).name == "blindtally" and program != shutil.which("blindtally")
+        named = os.path.relpath(program) if is_elsewhere else "blindtally"
         restart = f"{named} serve --open --database sqlite:///{self.service.database}"
         self.console.print(f"All files are in {self.folder}/.", soft_wrap=True)
         self.console.print(f"To open the page again: {restart}", soft_wrap=True)

@@ -1,5 +1,6 @@
 """Simulated devices that answer the example study of an open service, in the service's process."""
 
+from asyncio import Lock
 from concurrent.futures import Future
 from functools import partial
 from random import SystemRandom
@@ -9,11 +10,13 @@ import structlog
 from blindtally.fleet_run.fleet_setup import DataFile, joined_study_setup
 from client.background_loop import BackgroundLoop
 from client.fleet.config_and_results import FleetConfig
-from client.fleet.fleet import Fleet
+from client.fleet.fleet import Fleet, NobodyEnteredError
 from client.http.transport import http_client
 from protocol.api.messages import StudyView
 from protocol.device_policy.policy import Policy
 from secagg.keys import Identity
+
+_log = structlog.get_logger(__name__)
 
 
 class ExampleDevices:
@@ -25,6 +28,7 @@ class ExampleDevices:
     def __init__(self) -> None:
         self._identity = Identity.generate(SystemRandom())
         self.registrar = self._identity.public.hex()
+        self.lock = Lock()
         self._background = BackgroundLoop("blindtally example")
         self._run: tuple[str, Future[None]] | None = None
 
@@ -46,5 +50,7 @@ class ExampleDevices:
             fleet = Fleet(partial(http_client, url), study, setup.holdings, setup.fleet_config)
             async for _ in fleet.run():
                 pass
+        except NobodyEnteredError:  # the study was stopped
+            _log.info("the example's devices ended early", study=study.id)
         except Exception:
-            structlog.get_logger(__name__).exception("the example's devices failed")
+            _log.exception("the example's devices failed")

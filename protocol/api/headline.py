@@ -65,9 +65,11 @@ def headline(
         if numbers is None:
             return None
         mean, total = f"{numbers.mean:.4g}", f"{numbers.sum:,.6g}"
+        is_visible = f"{numbers.mean + numbers.rounding:.4g}" != mean
+        note = f" (each rounded by up to {numbers.rounding:.2g})" if is_visible else ""
         return Headline(
             f"The mean of the numbers of {numbers.devices:,} devices is {mean}, and their sum is "
-            f"{total} (each rounded by up to {numbers.rounding:.2g})."
+            f"{total}{note}."
         )
     if kind is AnswerKind.DISTRIBUTION:
         if median is None:

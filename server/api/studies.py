@@ -4,11 +4,12 @@ A request for a study is checked before its handler runs, so that a refusal list
 its fields, and of the plan that the valid fields describe.
 """
 
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from hashlib import sha256
 from random import Random
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from pydantic import ValidationError
@@ -47,11 +48,12 @@ from server.service import Service, ServiceDep
 from server.settings import MAX_DEVICE_DELTA, Settings, is_secure_url
 
 _SCOPE = "studies"
+_KEY_PATTERN: Final = "^[!-~]{1,200}$"
 IdempotencyKeyHeader = Annotated[
     str | None,
     Header(
         alias="Idempotency-Key",
-        pattern="^[!-~]{1,200}$",
+        pattern=_KEY_PATTERN,
         description="Key of your choice, new for each study. Repeat a request with the same key.",
     ),
 ]
@@ -145,6 +147,9 @@ async def create(
     _check_webhook(request.webhook, service)
     intent = None
     if key is not None:
+        if not re.match(_KEY_PATTERN, key):  # from the form
+            detail = "must be 1 to 200 characters of ASCII without blanks"
+            raise malformed_fields([{"location": "body.key", "detail": detail}], 422)
         # Equal documents have equal digests, regardless of white space and the order of fields.
         digest = sha256(request.model_dump_json(exclude_unset=True).encode()).digest()
         intent = IdempotentRequest(f"{_SCOPE} {caller.name}", key, digest)
@@ -228,7 +233,8 @@ async def share(
     study: StudyId, share: ShareRequest, request: Request, service: ServiceDep, caller: Caller
 ) -> SharedLink:
     """Make a link at which everybody can read one study without a key; it is shown only once."""
-    secret, expires = await service.store.links.create(study, timedelta(days=share.days))
+    lifetime = timedelta(days=share.days)
+    secret, expires = await service.store.links.create(study, caller.name, lifetime)
     await service.store.access.record_audit(str(caller), "share study", study)
     url = f"{service_url(request, service)}{SHARED_PREFIX}{study}?token={secret}"
     return SharedLink(url=url, expires=expires)

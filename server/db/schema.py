@@ -352,13 +352,17 @@ class LoginSessionRow(Base):
 
 
 class SharedLinkRow(Base):
-    """Link that lets everybody read one study until it expires, by the SHA-256 of its secret."""
+    """Link that lets everybody read one study until it expires, by the SHA-256 of its secret.
+
+    `maker` is the id of an API key, the e-mail address of a person, or "anonymous".
+    """
 
     __tablename__ = "shared_links"
     __table_args__ = (Index("shared_links_by_study", "study"),)
 
     digest: Mapped[bytes] = mapped_column(primary_key=True)
     study: Mapped[str] = mapped_column(ForeignKey("studies.id"))
+    maker: Mapped[str] = mapped_column(String(320))
     expires: Mapped[datetime]
 
 

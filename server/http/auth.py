@@ -204,9 +204,8 @@ class Authenticator:
             await self.record_failure(client_address(scope), "ended link", received_path(scope))
             raise ProblemError(ProblemType.NOT_AUTHORISED, _ENDED_LINK)
         self.remember_valid(digest)
-        reader = Principal(f"link to {study}", frozenset(), study=study)
-        self.count_request(reader.name)
-        return reader
+        self.count_request(f"link {digest.hex()}")
+        return Principal(f"link to {study}", frozenset(), study=study)
 
     async def authenticate(self, secret: str | None) -> Principal | None:
         """Return the owner of `secret`, or None; raises ProblemError after too many requests."""

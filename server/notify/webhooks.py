@@ -18,11 +18,13 @@ import asyncio
 import hmac
 import json
 from base64 import b64decode, b64encode
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
-from socket import SOCK_STREAM
+from socket import SOCK_STREAM, getaddrinfo
 from ssl import SSLContext
 from urllib.parse import urlsplit
 
@@ -35,6 +37,9 @@ from server.db.store import Store
 
 _POLL_SECONDS = 5.0
 _TRY_SECONDS = 10.0
+_MAX_RUNNING = 100  # tries at a time
+# Names that are slow to resolve must not take the threads of the service's other work.
+_RESOLVERS = ThreadPoolExecutor(8, "blindtally webhook names")
 _GLOBAL_IPV6 = IPv6Network("2000::/3")
 # Networks in it whose addresses have an IPv4 address in them, perhaps a private one.
 _TUNNELS = (IPv6Network("2001::/32"), IPv6Network("2002::/16"))
@@ -54,21 +59,29 @@ class WebhookSender:
     allows_loopback: bool
 
     async def run(self) -> None:
-        """Send what is due until cancelled."""
-        while True:
-            try:
-                while await self.send_due():
-                    pass
-            except UNAVAILABLE_ERRORS as error:
-                _log.debug("database unavailable", error=loggable_reason(error))
-            await asyncio.sleep(_POLL_SECONDS)
+        """Send what is due until cancelled; a receiver that does not answer delays no other."""
+        running = set[asyncio.Task[None]]()
+        try:
+            while True:
+                started = await self.start_due()
+                running |= started
+                while len(running) > _MAX_RUNNING:
+                    _, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                if not started:
+                    await asyncio.sleep(_POLL_SECONDS)
+        finally:
+            for each in running:
+                each.cancel()
 
-    async def send_due(self) -> int:
-        """Try to send some messages that are due; return their number."""
-        due = await self.store.webhooks.claim()
-        now = await self.store.database.read_now()
-        await asyncio.gather(*(self._try(each, now) for each in due))
-        return len(due)
+    async def start_due(self) -> set[asyncio.Task[None]]:
+        """Start to send some messages that are due; return the tasks, which do not fail."""
+        try:
+            due = await self.store.webhooks.claim()
+            now = await self.store.database.read_now()
+        except UNAVAILABLE_ERRORS as error:
+            _log.debug("database unavailable", error=loggable_reason(error))
+            return set()
+        return {asyncio.create_task(self._try(each, now)) for each in due}
 
     async def _try(self, due: DueWebhook, now: datetime) -> None:
         """Send one message, and log the outcome without the address, which may have a secret."""
@@ -83,8 +96,9 @@ class WebhookSender:
             _log.info("webhook", **facts)
         else:
             _log.warning("webhook", **facts, is_last=due.tries >= MAX_TRIES)
-        if outcome == "sent" or due.tries >= MAX_TRIES:
-            await self.store.webhooks.remove(due.study.id)
+        if outcome == "sent":
+            with suppress(*UNAVAILABLE_ERRORS):  # it is sent again
+                await self.store.webhooks.finish(due.study.id)
 
     async def _send(self, due: DueWebhook, now: datetime) -> int:
         """Return the status of the answer.
@@ -135,7 +149,8 @@ def signed_headers(study: str, secret: str, body: bytes, now: datetime) -> dict[
 
 async def public_address(host: str, allows_loopback: bool) -> str:
     """Return the first address of a host; raises RefusedAddressError if one is not public."""
-    entries = await asyncio.get_running_loop().getaddrinfo(host, None, type=SOCK_STREAM)
+    resolve = partial(getaddrinfo, host, None, type=SOCK_STREAM)
+    entries = await asyncio.get_running_loop().run_in_executor(_RESOLVERS, resolve)
     addresses = [ip_address(str(entry[4][0])) for entry in entries]
     for address in addresses:
         if not (_is_public(address) or (allows_loopback and address.is_loopback)):

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, get_args
 from uuid import uuid4
 
 from fastapi import Depends, Query, Request, Response
+from pydantic import ValidationError
 from starlette.responses import RedirectResponse
 
 from protocol.api.messages import ProblemType, ShareRequest, StudyView
@@ -22,7 +23,7 @@ from server.api.answers.segments import segment_summaries
 from server.api.dependencies import Caller, StudyId, paginate, require, service_url
 from server.api.populations import study_statement
 from server.db.repositories.studies.study_filter import StudyFilter, StudyOutcome
-from server.errors import ProblemError, not_found
+from server.errors import ProblemError, malformed_fields, not_found
 from server.pages.answer_summary import answer_sentence, quality_chips
 from server.pages.answers import (
     ItemQuery,
@@ -38,7 +39,7 @@ from server.pages.charts import study_charts
 from server.pages.charts.round_history import RoundSizes, RoundSizesDep
 from server.pages.charts.segment_figures import segment_figures
 from server.pages.commands import copied_queries, fleet_command
-from server.pages.forms.cloning import can_clone
+from server.pages.forms.cloning import can_clone, next_tries
 from server.pages.page_requests import page_router, read_form
 from server.pages.privacy_summary import privacy_cost, privacy_summary
 from server.pages.rendering import PAGE_HEADERS, event_context, render, render_svg
@@ -140,6 +141,7 @@ async def study_context(
         "chips": [*quality_chips(study, quality, listed, numbers, distribution)],
         "asked": question_in_words(study),
         "can_clone": can_clone(study),
+        "next_tries": next_tries(study) if study.state in ("finished", "stopped") else {},
         "running": (running := await _running_round(service, study, now)),
         "is_joinable": running is None or running.phases[0].state == "now",
         "progress": progress,
@@ -230,8 +232,11 @@ async def delete(study: StudyId, service: ServiceDep, caller: Caller) -> Respons
 @router.post("/studies/{study}/share", dependencies=[require(Permission.WRITE)])
 async def share(study: StudyId, request: Request, service: ServiceDep, caller: Caller) -> Response:
     """Make a link to a study, and show it once."""
-    days = (await read_form(request)).get("days", "")
-    asked = ShareRequest(days=float(days) if days.isdecimal() else 0)
+    try:
+        asked = ShareRequest.model_validate({"days": (await read_form(request)).get("days")})
+    except ValidationError:
+        detail = "must be a number of days above 0, at most 3,650"
+        raise malformed_fields([{"location": "body.days", "detail": detail}], 422) from None
     link = await api.share(study, asked, request, service, caller)
     view = await service.store.studies.show(study)
     return render(request, "shared_link.html", study=view, url=link.url, expires=link.expires)

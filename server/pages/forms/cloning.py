@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from protocol.api.messages import StudyRequest, StudyView
 from protocol.description import FormField, held_kind
+from protocol.question_and_plan import DEFAULT_MIN_THRESHOLD, MAX_ROUNDS
 from server.pages.forms.questions import (
     QUESTION_FORMS,
     StudyForm,
@@ -43,6 +44,16 @@ def values_of(study: StudyView) -> dict[str, str]:
             text = _text(field, _value_at(document, field.path))
             values[field.path] = text if text or field.is_optional else field.default
     return values
+
+
+def next_tries(study: StudyView) -> dict[str, str]:
+    """Return what may list more than `study` did, each with the query of its clone."""
+    tries, question = dict[str, str](), study.question
+    if question.threshold > DEFAULT_MIN_THRESHOLD and not hasattr(question, "epsilon"):
+        tries[f"threshold {DEFAULT_MIN_THRESHOLD:g}"] = f"?threshold={DEFAULT_MIN_THRESHOLD:g}"
+    if not question.asks_every_round and study.rounds <= MAX_ROUNDS // 2:
+        tries[f"{2 * study.rounds} rounds"] = f"?rounds={2 * study.rounds}"
+    return tries | {"the same terms": ""}
 
 
 def lost_fields(study: StudyView, values: Mapping[str, str]) -> list[str]:

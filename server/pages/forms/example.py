@@ -3,6 +3,7 @@
 Only a service for trials has them, because their registrar is known to the server's program.
 """
 
+from asyncio import Lock
 from typing import Final, Protocol
 
 from protocol.api.messages import StudyRequest, StudyView
@@ -23,9 +24,13 @@ _VALUES: Final = {
 
 
 class Simulator(Protocol):
-    """Simulated devices, enrolled by a `registrar` and busy with the study of this id, or None."""
+    """Simulated devices, enrolled by a `registrar` and busy with the study of this id, or None.
+
+    Who has the `lock` may give them a study.
+    """
 
     registrar: str
+    lock: Lock
 
     @property
     def study(self) -> str | None: ...

@@ -1,6 +1,7 @@
 """Routes of the form that creates a study, with every fault at its field."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from secrets import token_bytes
 from typing import Annotated
 from uuid import uuid4
@@ -71,11 +72,19 @@ async def make_test_registrar(request: Request, service: ServiceDep) -> Response
 
 
 @router.get("/from/{study}", dependencies=[require(Permission.READ)])
-async def clone(study: StudyId, request: Request, service: ServiceDep) -> Response:
-    """Show the form with the values of another study."""
+async def clone(
+    study: StudyId,
+    request: Request,
+    service: ServiceDep,
+    threshold: Annotated[float | None, Query(ge=1)] = None,
+    rounds: Annotated[int | None, Query(ge=1)] = None,
+) -> Response:
+    """Show the form with the values of another study, of which two may be changed."""
     view = await service.store.studies.show(study)
     question, values = form_of(view), values_of(view)
     lost = lost_fields(view, values)
+    changes = {"question.threshold": threshold, "rounds": rounds}
+    values |= {path: f"{value:g}" for path, value in changes.items() if value is not None}
     return await _form(request, service, question, values, original=view, lost=lost)
 
 
@@ -84,12 +93,13 @@ async def create_example(request: Request, service: ServiceDep, caller: Caller) 
     """Create the example for simulated devices, if any, or show the one that they are busy with."""
     form = await read_form(request)
     simulator: Simulator | None = request.app.state.simulator
-    if simulator and simulator.study:
-        return RedirectResponse(f"/studies/{simulator.study}", 303, PAGE_HEADERS)
-    example = example_request(simulator.registrar if simulator else None)
-    study = await api.create(example, Response(), service, caller, form.get("key") or None)
-    if simulator and study.state == "running":
-        simulator.play(study, *request.scope["server"])
+    async with simulator.lock if simulator else nullcontext():
+        if simulator and simulator.study:
+            return RedirectResponse(f"/studies/{simulator.study}", 303, PAGE_HEADERS)
+        example = example_request(simulator.registrar if simulator else None)
+        study = await api.create(example, Response(), service, caller, form.get("key") or None)
+        if simulator and study.state == "running":
+            simulator.play(study, *request.scope["server"])
     return RedirectResponse(f"/studies/{study.id}", 303, PAGE_HEADERS)
 
 

@@ -6,12 +6,13 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from socket import getaddrinfo
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from server.db.repositories.studies.webhooks import MAX_TRIES
+from server.db.repositories.studies.webhooks import MAX_TRIES, DueWebhook
 from server.notify.webhooks import RefusedAddressError, WebhookSender, public_address
 from tests.server.conftest import Serve
 from tests.server.credentials import keyed
@@ -46,12 +47,19 @@ def sender(served: Served, *, allows_loopback: bool = True) -> WebhookSender:
     return WebhookSender(served.store, "https://example.org", allows_loopback)
 
 
+async def send_due(served: Served) -> int:
+    """Try once to send what is due; return the number of messages."""
+    started = await sender(served).start_due()
+    await asyncio.gather(*started)
+    return len(started)
+
+
 async def ended(served: Served, url: str) -> dict[str, Any]:
     """Return a new study with a webhook, which was stopped after its creation."""
     answer = await served.client.post("/v1/studies", json=study_request(webhook=url))
     assert answer.status_code == 201, answer.text
     study: dict[str, Any] = answer.json()
-    assert await sender(served).send_due() == 0  # it runs
+    assert await send_due(served) == 0  # it runs
     await served.client.post(f"/v1/studies/{study['id']}/stop")
     return study
 
@@ -60,8 +68,8 @@ async def test_the_end_of_a_study_is_one_signed_message(each_served: Served) -> 
     async with receiver(204) as (url, requests):
         study = await ended(each_served, url)
         with capture_logs() as lines:
-            await asyncio.gather(*(sender(each_served).send_due() for _ in range(3)))
-            assert await sender(each_served).send_due() == 0
+            await asyncio.gather(*(send_due(each_served) for _ in range(3)))
+            assert await send_due(each_served) == 0
     ((headers, body),) = requests
     link = f"https://example.org/studies/{study['id']}"
     facts = {"study": study["id"], "state": "stopped", "end_cause": "stopped", "url": link}
@@ -83,16 +91,16 @@ async def test_a_failed_message_is_repeated_after_a_restart_and_not_redirected(
     async with receiver(302, 500, 200) as (url, requests):
         async with serve(sqlite_url) as served:
             await ended(served, url)
-            assert await sender(served).send_due() == 1
-            assert await sender(served).send_due() == 0
+            assert await send_due(served) == 1
+            assert await send_due(served) == 0
         async with serve(sqlite_url) as served:
             for pause in (10, 40):
                 served.clock.advance(pause - 1)
-                assert await sender(served).send_due() == 0
+                assert await send_due(served) == 0
                 served.clock.advance(1)
-                assert await sender(served).send_due() == 1
+                assert await send_due(served) == 1
             served.clock.advance(10**6)
-            assert await sender(served).send_due() == 0
+            assert await send_due(served) == 0
     assert len(requests) == 3
     assert len({headers["webhook-id"] for headers, _ in requests}) == 1
 
@@ -101,11 +109,36 @@ async def test_a_message_that_nobody_takes_is_given_up(served: Served) -> None:
     study = await ended(served, "http://127.0.0.1:1/")
     with capture_logs() as lines:
         for _ in range(MAX_TRIES):
-            assert await sender(served).send_due() == 1
+            assert await send_due(served) == 1
             served.clock.advance(12 * 3600)
-    assert await sender(served).send_due() == 0
+    assert await send_due(served) == 0
     assert [line["is_last"] for line in lines if line["event"] == "webhook"][-2:] == [False, True]
+    served.clock.advance(24 * 3600)
+    await served.store.retention.delete_login_sessions(await served.store.database.read_now())
     assert await served.store.webhooks.secret(study["id"]) is None
+
+
+async def test_receivers_that_do_not_answer_delay_no_other(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.notify.webhooks._MAX_RUNNING", 25)
+    urls = ["http://localhost:1/slow"] * 21 + ["http://localhost:1/good"]
+    for url in urls:
+        served.clock.advance(1)  # the oldest studies are first
+        study = (await served.client.post("/v1/studies", json=study_request(webhook=url))).json()
+        await served.client.post(f"/v1/studies/{study['id']}/stop")
+    is_sent = asyncio.Event()
+
+    async def send(_: object, due: DueWebhook, __: object) -> int:
+        if due.url.endswith("good"):
+            is_sent.set()
+        await asyncio.sleep(0 if due.url.endswith("good") else 1e6)
+        return 200
+
+    monkeypatch.setattr(WebhookSender, "_send", send)
+    running = asyncio.create_task(sender(served).run())
+    await asyncio.wait_for(is_sent.wait(), 5)
+    running.cancel()
 
 
 PRIVATE = (
@@ -121,10 +154,7 @@ async def test_an_address_that_is_not_public_is_refused(
 ) -> None:
     entries = [(0, 0, 0, "", ("93.184.215.14", 0)), (0, 0, 0, "", (address, 0))]
 
-    async def resolve(*_host: object, **_options: object) -> list[Any]:
-        return entries
-
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+    monkeypatch.setattr("server.notify.webhooks.getaddrinfo", lambda *_, **__: entries)
     with pytest.raises(RefusedAddressError):
         await public_address("rebound.example.org", allows_loopback=False)
     host = f"[{address}]" if ":" in address else address
@@ -138,14 +168,13 @@ async def test_an_address_that_is_not_public_is_refused(
 async def test_a_name_is_resolved_once_and_the_connection_goes_there(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loop, names = asyncio.get_running_loop(), []
-    resolve = loop.getaddrinfo
+    names = []
 
-    async def counted(host: Any, *rest: Any, **options: Any) -> list[Any]:
+    def counted(host: Any, *rest: Any, **options: Any) -> list[Any]:
         if host == "hook.example.org":
             names.append(host)
             host = "127.0.0.1" if len(names) == 1 else "10.0.0.1"
-        return await resolve(host, *rest, **options)
+        return getaddrinfo(host, *rest, **options)
 
     greetings = []
 
@@ -157,8 +186,8 @@ async def test_a_name_is_resolved_once_and_the_connection_goes_there(
     async with server:
         port = server.sockets[0].getsockname()[1]
         await ended(served, f"https://hook.example.org:{port}/")
-        monkeypatch.setattr(loop, "getaddrinfo", counted)
-        await sender(served).send_due()
+        monkeypatch.setattr("server.notify.webhooks.getaddrinfo", counted)
+        await send_due(served)
     assert names == ["hook.example.org"]
     (greeting,) = greetings
     assert b"hook.example.org" in greeting  # the name that the certificate must have
@@ -189,10 +218,15 @@ async def test_a_closed_service_sends_to_https_of_public_hosts_only(
 
 
 async def test_a_repeated_creation_shows_the_same_secret(served: Served) -> None:
-    request = study_request(webhook="https://example.org/hook", start=False)
-    answers = [
-        await served.client.post("/v1/studies", json=request, headers={"Idempotency-Key": "a"})
-        for _ in range(2)
-    ]
-    assert answers[0].json() == answers[1].json()
-    assert answers[0].json()["webhook_secret"].startswith("whsec_")
+    async with receiver(200) as (url, _):
+        request, key = study_request(webhook=url), {"Idempotency-Key": "a"}
+        first, again = [
+            (await served.client.post("/v1/studies", json=request, headers=key)).json()
+            for _ in range(2)
+        ]
+        assert first == again
+        assert first["webhook_secret"].startswith("whsec_")
+        await served.client.post(f"/v1/studies/{first['id']}/stop")
+        assert await send_due(served) == 1
+        late = await served.client.post("/v1/studies", json=request, headers=key)
+    assert late.json()["webhook_secret"] == first["webhook_secret"]

@@ -1,5 +1,6 @@
 """Choice of a mechanism by items and protection of devices, with and without scripts."""
 
+import asyncio
 import re
 
 import pytest
@@ -93,6 +94,9 @@ class _Devices:
     registrar = "09" * 32
     study: str | None = None
 
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+
     def play(self, study: StudyView, host: str, port: int | None) -> None:
         assert (study.terms.registrar, host, port) == (self.registrar, "test", None)
         self.study = study.id
@@ -102,7 +106,8 @@ async def test_simulated_devices_answer_one_example_at_a_time(served: Served) ->
     assert "an example that runs" not in await page_of(served, "/studies/new")
     devices = served.app.state.simulator = _Devices()
     assert "an example that runs" in await page_of(served, "/studies/new")
-    for key in ("1", "2"):
-        made = await send(served, {"key": key}, "/studies/new/example")
+    for made in await asyncio.gather(
+        *(send(served, {"key": key}, "/studies/new/example") for key in "123")
+    ):
         assert made.headers["location"] == f"/studies/{devices.study}"
     assert len((await served.client.get("/v1/studies")).json()["studies"]) == 1

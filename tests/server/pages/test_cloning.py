@@ -112,3 +112,18 @@ async def test_a_study_of_a_kind_without_a_form_has_no_clone(served: Served) -> 
 def test_a_document_of_values_is_that_of_the_form() -> None:
     values = dict.fromkeys(("name", "question.threshold"), "")
     assert "threshold" not in study_document(QUESTION_FORMS["tracked"], values)["question"]
+
+
+async def test_an_empty_answer_links_to_clones_that_may_list_more(served: Served) -> None:
+    question = study_request()["question"] | {"threshold": 50}
+    study = await served.create(question=question, terms=TERMS, rounds=2)
+    assert "Ask again with" not in await page_of(served, f"/studies/{study}")
+    await post(served, f"/studies/{study}/stop", {})
+    links = re.findall(
+        rf'"(/studies/new/from/{study}\?[^"]*)"', await page_of(served, f"/studies/{study}")
+    )
+    assert [link.partition("?")[2] for link in links] == ["threshold=5", "rounds=4"]
+    for link, value in zip(links, ("5", "4"), strict=True):
+        field = "question.threshold" if "threshold" in link else "rounds"
+        assert re.search(rf'name="{field}"[^>]*value="{value}"', await page_of(served, link))
+    assert (await served.client.get(f"{links[0]}x")).status_code == 422

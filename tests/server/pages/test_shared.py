@@ -1,6 +1,7 @@
 """Shared links: who has one reads one study, and nothing else, until the link ends."""
 
 import re
+from datetime import timedelta
 from html import unescape
 from typing import Any
 from urllib.parse import urlsplit
@@ -102,6 +103,48 @@ async def test_a_link_that_has_ended_is_refused_at_once(closed: Served, end: str
     assert "apple" not in answer.text
 
 
+@pytest.mark.parametrize("end", ["its end", "revoked"])
+async def test_a_link_ends_with_the_key_that_made_it(closed: Served, end: str) -> None:
+    _, _, owner = await shared(closed)
+    study = await study_of(closed, owner)
+    access = closed.store.access
+    scopes = [Permission.READ, Permission.WRITE]
+    key, secret = await access.create_key("guest", scopes, timedelta(days=1), study)
+    link, others = [
+        await closed.client.post(
+            f"/v1/studies/{study}/share",
+            json={"days": 3650},
+            headers={"Authorization": f"Bearer {each}"},
+        )
+        for each in (secret, owner["Authorization"].removeprefix("Bearer "))
+    ]
+    if end == "revoked":
+        await access.revoke(key)
+    else:
+        closed.clock.advance(24 * 3600)
+    paths = [each.json()["url"].removeprefix("http://test") for each in (link, others)]
+    assert [(await closed.client.get(path)).status_code for path in paths] == [401, 200]
+
+
+async def test_readers_of_one_link_do_not_shut_out_those_of_another(
+    serve: Serve, sqlite_url: str
+) -> None:
+    async with serve(sqlite_url, open=False, max_requests=10) as served:
+        study, link, headers = await shared(served)
+        path = f"/v1/studies/{study}/share"
+        other = (await served.client.post(path, json={}, headers=headers)).json()["url"]
+        answers = [(await served.client.get(link)).status_code for _ in range(11)]
+        assert answers == [200] * 10 + [429]
+        assert (await served.client.get(other.removeprefix("http://test"))).status_code == 200
+
+
+async def test_a_slash_too_many_sends_the_token_nowhere(closed: Served) -> None:
+    study, link, _ = await shared(closed)
+    answer = await closed.client.get(with_path(link, f"/shared/{study}/"))
+    assert answer.status_code == 404
+    assert "location" not in answer.headers
+
+
 async def test_only_the_digest_of_a_token_is_stored_and_no_line_has_it(closed: Served) -> None:
     with capture_logs() as lines:
         study, link, _ = await shared(closed)
@@ -140,6 +183,11 @@ async def test_the_page_makes_a_link_and_ends_all(serve: Serve, sqlite_url: str)
         made = await served.client.post(
             f"/studies/{study}/share", data={"days": "7"}, headers=SAME_ORIGIN
         )
+        for days in ("", "0", "-1", "\xb2", "99999999999999999999"):
+            answer = await served.client.post(
+                f"/studies/{study}/share", data={"days": days}, headers=SAME_ORIGIN
+            )
+            assert answer.status_code == 422
         (url,) = re.findall(rf"https://example.org/counts/shared/{study}\?token=[\w-]+", made.text)
         link = url.removeprefix("https://example.org")
         page = (await served.client.get(link)).text

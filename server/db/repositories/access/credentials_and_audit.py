@@ -22,7 +22,14 @@ from server.db.database import Repository, read_transaction, write_transaction
 from server.db.database_errors import UNAVAILABLE_ERRORS
 from server.db.group_commit import GroupCommit
 from server.db.repositories.studies.studies import find_named_study
-from server.db.schema import ApiKeyRow, AuditEntryRow, DeviceRow, EnrolmentTokenRow, LoginSessionRow
+from server.db.schema import (
+    ApiKeyRow,
+    AuditEntryRow,
+    DeviceRow,
+    EnrolmentTokenRow,
+    LoginSessionRow,
+    SharedLinkRow,
+)
 from server.principals import SCOPES, Permission, Principal
 
 _ID_BYTES = 6
@@ -120,9 +127,11 @@ class AccessRepository(Repository):
     def revoke(self, session: Session, name: str) -> str | None:
         """Revoke the key or token of this id, the device of this identity, or a person's sessions.
 
-        Revoking a token revokes the devices that it let in. Returns what was revoked, or None if
+        The links that a key or a person made end, too. Revoking a token revokes the devices that
+        it let in. Returns what was revoked, or None if
         the id is unknown. A revocation is permanent, but a person may log in again.
         """
+        session.execute(delete(SharedLinkRow).where(SharedLinkRow.maker.in_((name, name.lower()))))
         for kind, row in (
             ("key", session.get(ApiKeyRow, name)),
             ("token", session.get(EnrolmentTokenRow, name)),

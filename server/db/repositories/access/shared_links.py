@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from protocol.api.credentials import SHARE_PREFIX, new_secret, secret_digest
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.repositories.studies.studies import find_study
-from server.db.schema import SharedLinkRow
+from server.db.schema import ApiKeyRow, SharedLinkRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +20,19 @@ class SharedLinkRepository(Repository):
     rng: Random
 
     @write_transaction
-    def create(self, session: Session, study: str, lifetime: timedelta) -> tuple[str, datetime]:
-        """Store a new link to a study; return its secret, which is not stored, and its end."""
+    def create(
+        self, session: Session, study: str, maker: str, lifetime: timedelta
+    ) -> tuple[str, datetime]:
+        """Store a new link to a study; return its secret, which is not stored, and its end.
+
+        It ends no later than the API key `maker`, and with the revocation of its maker.
+        """
         secret, now = new_secret(self.rng, SHARE_PREFIX), self.database.now(session)
         study = find_study(session, study, lock=True).id  # so that it is not deleted meanwhile
         digest, expires = secret_digest(secret), now + lifetime
-        session.add(SharedLinkRow(digest=digest, study=study, expires=expires))
+        key = session.get(ApiKeyRow, maker)
+        expires = min(expires, (key and key.expires) or expires)
+        session.add(SharedLinkRow(digest=digest, study=study, maker=maker, expires=expires))
         return secret, expires
 
     @write_transaction

@@ -38,6 +38,7 @@ from server.db.repositories.access.credentials_and_audit import (
 from server.db.repositories.leases import sum_job
 from server.db.repositories.studies.populations import charged_event, find_population, last_sum
 from server.db.repositories.studies.studies import find_study
+from server.db.repositories.studies.webhooks import MAX_TRIES
 from server.db.schema import (
     AuditEntryRow,
     BodyRow,
@@ -222,9 +223,10 @@ class RetentionRepository(Repository):
 
     @write_transaction
     def delete_login_sessions(self, session: Session, now: datetime) -> None:
-        """Delete the sessions of browsers, and the shared links, that have ended by themselves."""
+        """Delete the sessions, shared links and webhooks that have ended by themselves."""
         _delete(session, LoginSessionRow, has_ended(now))
         _delete(session, SharedLinkRow, SharedLinkRow.expires <= now)
+        _delete(session, WebhookRow, WebhookRow.tries >= MAX_TRIES, WebhookRow.next_try <= now)
 
 
 def _check_not_running(row: StudyRow) -> None:

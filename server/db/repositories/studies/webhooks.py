@@ -1,7 +1,9 @@
 """Repository of webhooks: each is a row from the creation of its study until it is sent.
 
-A row is an outbox: a process claims it by moving its next try into the future, and deletes it when
-the receiver has accepted the message. So a process that dies in between causes a repetition.
+A row is an outbox: a process claims it by moving its next try into the future, and has no more
+tries when the receiver has accepted the message. So a process that dies in between causes a
+repetition. The row stays for a day, because it has the secret: the request that created the study
+may be repeated so long.
 """
 
 from base64 import b64encode
@@ -10,7 +12,7 @@ from datetime import timedelta
 from random import Random
 from typing import Final
 
-from sqlalchemy import Select, delete, select
+from sqlalchemy import Select, select, update
 from sqlalchemy.orm import Session
 
 from protocol.api.messages import StudyView
@@ -21,6 +23,7 @@ from server.db.serializers import study_view
 SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - a prefix only
 MAX_TRIES: Final = 10  # the last one about two days after the first
 _FIRST_PAUSE, _MAX_PAUSE = timedelta(seconds=10), timedelta(hours=12)
+_STAY: Final = timedelta(days=1)
 _CLAIMS: Final = 20  # at a time
 
 
@@ -69,12 +72,14 @@ class WebhookRepository(Repository):
         return tuple(claimed)
 
     def _due(self, session: Session) -> Select[WebhookRow]:
-        is_due = WebhookRow.next_try <= self.database.now(session)
+        is_due = WebhookRow.next_try <= self.database.now(session), WebhookRow.tries < MAX_TRIES
         is_over = StudyRow.state.in_(("finished", "stopped"))
         query = select(WebhookRow).join(StudyRow, StudyRow.id == WebhookRow.study)
-        return query.where(is_due, is_over).order_by(WebhookRow.next_try)
+        # Receivers that do not answer delay no first try.
+        return query.where(*is_due, is_over).order_by(WebhookRow.tries, WebhookRow.next_try)
 
     @write_transaction
-    def remove(self, session: Session, study: str) -> None:
-        """Forget a webhook that was sent, or that is given up."""
-        session.execute(delete(WebhookRow).where(WebhookRow.study == study))
+    def finish(self, session: Session, study: str) -> None:
+        """End the tries of a webhook that was sent."""
+        changes = {"tries": MAX_TRIES, "next_try": self.database.now(session) + _STAY}
+        session.execute(update(WebhookRow).where(WebhookRow.study == study).values(changes))
