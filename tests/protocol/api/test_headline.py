@@ -4,6 +4,7 @@ import pytest
 
 from protocol.api.headline import headline, known_digits, share_text
 from protocol.api.messages import HeavyHitter, QueryResult
+from protocol.estimation.number_summary import NumberSummary
 from protocol.mechanisms.registry import parse_question
 from tests.server.harness import histogram_request
 
@@ -75,6 +76,18 @@ def test_numbers_have_their_median() -> None:
         "Half of 250 devices have 32.5 or less; the true median is between"
     )
     assert headline(question, 250) is None
+
+
+@pytest.mark.parametrize(
+    ("rounding", "end"), [(4.8e-5, "3,860."), (0.5, "3,860 (each rounded by up to 0.5).")]
+)
+def test_a_rounding_is_stated_where_it_shows(rounding: float, end: str) -> None:
+    domain = {"kind": "interval", "low": 0, "high": 100, "length": 10}
+    asked = {"mechanism": "number-sums", "threshold": 5, "contribution": 1, "words": 100}
+    zeros = dict.fromkeys(NumberSummary.model_fields, 0.0) | {"segment": None, "devices": 80}
+    numbers = NumberSummary(**zeros | {"sum": 3860, "mean": 48.25, "rounding": rounding})
+    text = str(headline(parse_question(asked | {"domain": domain}), 80, numbers=numbers))
+    assert text == f"The mean of the numbers of 80 devices is 48.25, and their sum is {end}"
 
 
 @pytest.mark.parametrize(
