@@ -1,22 +1,31 @@
-"""Answer of a study in one sentence, and how good its list is, for the top of its page."""
+"""Question and answer of a study in sentences, and how good its list is, for its page."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 from markupsafe import Markup, escape
 
 from protocol.api.headline import headline, known_digits
 from protocol.api.messages import HeavyHitter, StudyView
 from protocol.description import AnswerKind
+from protocol.domains.numeric import NumericInterval
 from protocol.estimation.estimates import ListQuality, missed_text
 from protocol.estimation.number_summary import NumberSummary
-from protocol.mechanisms.registry import mechanism_of
+from protocol.mechanisms.registry import REPORT_MECHANISMS, mechanism_of
 from protocol.printable import printable
+from server.api.answers.question_differences import domain_in_words
 from server.db.repositories.studies.progress import StudyProgress
-from server.pages.answers import DistributionSummary
+from server.pages.answers import DistributionSummary, ItemTable
 from server.pages.formatting import share
 
 _MAX_ITEM_CHARS = 80  # of the most common item in the sentence; the list has it whole
+
+_ANSWER_TITLES: Final = {
+    AnswerKind.DISTRIBUTION: "Distribution",
+    AnswerKind.MEANS: "Means",
+    AnswerKind.NUMBER: "Answer",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +138,47 @@ def quality_chips(
         "expected number missed",
         f"So many items are expected to be held {least} times or more and are not listed.",
     )
+
+
+def answer_title(study: StudyView, table: ItemTable) -> str:
+    """Return the heading above the answer."""
+    question, least = study.question, f"{study.question.threshold:,g}"
+    kind = mechanism_of(question).answer_kind(question)
+    if kind is not AnswerKind.ITEMS:
+        return _ANSWER_TITLES[kind]
+    if options := mechanism_of(question).options(question):
+        return f"All {len(options):,} options"
+    return (
+        f"Items of {least} or more devices"
+        if table.has_shares
+        else f"Items counted {least} times or more"
+    )
+
+
+def question_in_words(study: StudyView) -> str:
+    """Return the question of `study` as some sentences."""
+    return " ".join(f"{sentence}." for sentence in _sentences(study))
+
+
+def _sentences(study: StudyView) -> Iterator[str]:
+    question: Any = study.question
+    yield mechanism_of(question).aim(question, domain_in_words(question.domain))
+    privacy = getattr(question, "epsilon", None)
+    if question.mechanism in REPORT_MECHANISMS:
+        yield f"Each device adds noise to its one report, with a privacy loss of {privacy:g}"
+    elif privacy is not None:
+        yield f"The answer is differentially private, with an epsilon of {privacy:g}"
+    yield _participation(study)
+
+
+def _participation(study: StudyView) -> str:
+    question, terms = study.question, study.terms
+    most = "one item" if question.contribution == 1 else f"at most {question.contribution:,} items"
+    if isinstance(question.domain, NumericInterval):
+        most = "one number"
+    devices = f"at most {terms.max_devices:,} devices"
+    if study.rounds == 1:
+        return f"There is one round of {devices}; a device gives {most}"
+    part = "every round" if question.asks_every_round else "one of them"
+    rounds = f"There are {study.rounds:,} rounds of {devices}"
+    return f"{rounds}; a device takes part in {part}, and gives {most}"

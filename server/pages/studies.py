@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Annotated, Any, Final, get_args
@@ -14,20 +14,23 @@ from starlette.responses import RedirectResponse
 
 from protocol.api.messages import ProblemType, ShareRequest, StudyView
 from protocol.description import AnswerKind
-from protocol.domains.numeric import NumericInterval
 from protocol.mechanisms.registry import REPORT_MECHANISMS, mechanism_of
 from server.api import studies as api
 from server.api.answers.heavy_hitters import csv_table, heavy_hitter_page, unlisted_option_counts
-from server.api.answers.question_differences import domain_in_words
 from server.api.answers.segments import segment_summaries
 from server.api.dependencies import Caller, StudyId, paginate, require, service_url
 from server.api.populations import study_statement
+from server.db.repositories.studies.progress import RoundSummary, StudyProgress
 from server.db.repositories.studies.study_filter import StudyFilter, StudyOutcome
 from server.errors import ProblemError, malformed_fields, not_found
-from server.pages.answer_summary import answer_sentence, quality_chips
+from server.pages.answer_summary import (
+    answer_sentence,
+    answer_title,
+    quality_chips,
+    question_in_words,
+)
 from server.pages.answers import (
     ItemQuery,
-    ItemTable,
     distribution_summary,
     item_table,
     number_rows,
@@ -44,17 +47,12 @@ from server.pages.page_requests import page_router, read_form
 from server.pages.privacy_summary import privacy_cost, privacy_summary
 from server.pages.rendering import PAGE_HEADERS, event_context, render, render_svg
 from server.pages.rounds import PhaseProgress, round_progress
-from server.principals import Permission
+from server.principals import Permission, Principal
 from server.service import Service, ServiceDep
 
 router = page_router()
 _PAGE_SIZE = 50
 _ITEMS_PER_SEGMENT = 100  # of which the most common ones of all segments are shown
-_ANSWER_TITLES: Final = {
-    AnswerKind.DISTRIBUTION: "Distribution",
-    AnswerKind.MEANS: "Means",
-    AnswerKind.NUMBER: "Answer",
-}
 MAX_ROUNDS_SHOWN: Final = 100  # of a study on its page, the last ones
 
 
@@ -117,71 +115,73 @@ async def study_context(
     store = service.store
     live = await event_context(store, study_id)
     study = await store.studies.show(study_id)
-    mechanism = mechanism_of(study.question)
-    kind = mechanism.answer_kind(study.question)
     rounds = await store.progress.round_summaries(study.id, MAX_ROUNDS_SHOWN)
     sizes = await round_sizes.of_rounds(study.id, [each.number for each in rounds])
-    items = await store.answers.heavy_hitters(study.id)
     progress = (await store.progress.of_studies([study.id]))[study.id]
-    table, unlisted = await item_table(store, study, rounds, items, query, progress.devices)
-    quality = await store.answers.list_quality(study.id)
     entry = await store.populations.ledger_entry(study.id)
     now = await store.database.read_now()
+    running = await _running_round(service, study, now)
+    answer = await _answer_context(service, study, rounds, progress, query)
+    has_keys = answer["table"].has_keys
+    return {
+        **live,
+        **answer,
+        "study": study,
+        "search": query.search,
+        "now": now,
+        "asked": question_in_words(study),
+        "can_clone": can_clone(study),
+        "next_tries": next_tries(study) if study.state in ("finished", "stopped") else {},
+        "running": running,
+        "is_joinable": running is None or running.phases[0].state == "now",
+        "progress": progress,
+        "rounds": [(each, sizes[each.number]) for each in reversed(rounds)],
+        "is_cut": study.round > len(rounds),
+        "charts": study_charts.round_charts(study, rounds, sizes),
+        "unresolved_keys": unresolved_keys(study, sizes.values()) if has_keys else None,
+        "privacy": privacy_summary(study, entry),
+        "statement": await asyncio.to_thread(study_statement, study, entry),
+        "cost": privacy_cost(study),
+        "is_reporting": study.question.mechanism in REPORT_MECHANISMS,
+    }
+
+
+async def _answer_context(
+    service: Service,
+    study: StudyView,
+    rounds: Sequence[RoundSummary],
+    progress: StudyProgress,
+    query: ItemQuery,
+) -> dict[str, Any]:
+    """Return the answer of a study: a sentence, a list or numbers, and how good they are."""
+    store, mechanism = service.store, mechanism_of(study.question)
+    kind = mechanism.answer_kind(study.question)
+    items = await store.answers.heavy_hitters(study.id)
+    table, unlisted = await item_table(store, study, rounds, items, query, progress.devices)
+    quality = await store.answers.list_quality(study.id)
     listed = items if kind is AnswerKind.ITEMS else ()
     names = [row.heavy_hitter.item for row in table.rows if row.is_listed]
     distribution = await distribution_summary(store, study)
     numbers = await number_summaries(store, study)
     segments = await segment_summaries(service, study, _ITEMS_PER_SEGMENT) if names else ()
+    has_options = bool(unlisted and unlisted.options)
+    means = number_rows(study.question, numbers, has_options) if kind is AnswerKind.MEANS else []
     return {
-        **live,
-        "study": study,
-        "search": query.search,
-        "now": now,
         "sentence": answer_sentence(study, progress, items, numbers, distribution),
         "chips": [*quality_chips(study, quality, listed, numbers, distribution)],
-        "asked": question_in_words(study),
-        "can_clone": can_clone(study),
-        "next_tries": next_tries(study) if study.state in ("finished", "stopped") else {},
-        "running": (running := await _running_round(service, study, now)),
-        "is_joinable": running is None or running.phases[0].state == "now",
-        "progress": progress,
         "unlisted": unlisted,
-        "rounds": [(each, sizes[each.number]) for each in reversed(rounds)],
-        "is_cut": study.round > len(rounds),
         "table": table,
         "rates": await rates_by_round(service, study, [item.item for item in listed], names),
         "has_files": bool(items or table.total),
-        "answer_title": _answer_title(study, table),
+        "answer_title": answer_title(study, table),
         "items_note": mechanism.description.items_note,
         "number": items[0] if kind is AnswerKind.NUMBER and items else None,
         "distribution": distribution,
-        "numbers": number_rows(study.question, numbers, bool(unlisted and unlisted.options))
-        if kind is AnswerKind.MEANS
-        else [],
+        "numbers": means,
         "rounding": numbers[0].rounding if numbers else None,
         "segments": segment_figures(segments) if segments else None,
-        "charts": study_charts.round_charts(study, rounds, sizes),
-        "unresolved_keys": unresolved_keys(study, sizes.values()) if table.has_keys else None,
-        "privacy": privacy_summary(study, entry),
-        "statement": await asyncio.to_thread(study_statement, study, entry),
-        "cost": privacy_cost(study),
-        "is_reporting": study.question.mechanism in REPORT_MECHANISMS,
         "has_options": bool(mechanism.options(study.question)),
     }
-
-
-def _answer_title(study: StudyView, table: ItemTable) -> str:
-    question, least = study.question, f"{study.question.threshold:,g}"
-    kind = mechanism_of(question).answer_kind(question)
-    if kind is not AnswerKind.ITEMS:
-        return _ANSWER_TITLES[kind]
-    if options := mechanism_of(question).options(question):
-        return f"All {len(options):,} options"
-    return (
-        f"Items of {least} or more devices"
-        if table.has_shares
-        else f"Items counted {least} times or more"
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,25 +208,25 @@ async def _running_round(service: Service, study: StudyView, now: datetime) -> R
     return RunningRound(view.number, round_progress(view, now))
 
 
-@router.post("/studies/{study}/start", dependencies=[require(Permission.WRITE)])
-async def start(study: StudyId, service: ServiceDep, caller: Caller) -> Response:
-    """Start a study, and show it."""
-    await api.start(study, service, caller)
-    return RedirectResponse(f"/studies/{study}", 303, PAGE_HEADERS)
+def _button(
+    action: Callable[[str, Service, Principal], Awaitable[object]], back: str
+) -> Callable[..., Awaitable[Response]]:
+    """Return the handler of a button that does an `action` of the API, and then shows a page."""
+
+    async def press(study: StudyId, service: ServiceDep, caller: Caller) -> Response:
+        await action(study, service, caller)
+        return RedirectResponse(back.format(study), 303, PAGE_HEADERS)
+
+    return press
 
 
-@router.post("/studies/{study}/stop", dependencies=[require(Permission.WRITE)])
-async def stop(study: StudyId, service: ServiceDep, caller: Caller) -> Response:
-    """Stop a study, and show it."""
-    await api.stop(study, service, caller)
-    return RedirectResponse(f"/studies/{study}", 303, PAGE_HEADERS)
-
-
-@router.post("/studies/{study}/delete", dependencies=[require(Permission.WRITE)])
-async def delete(study: StudyId, service: ServiceDep, caller: Caller) -> Response:
-    """Delete a study, and show the others."""
-    await api.delete(study, service, caller)
-    return RedirectResponse("/", 303, PAGE_HEADERS)
+for _path, _handler in {
+    "start": _button(api.start, "/studies/{}"),
+    "stop": _button(api.stop, "/studies/{}"),
+    "delete": _button(api.delete, "/"),
+    "share/end": _button(api.end_links, "/studies/{}"),
+}.items():
+    router.post(f"/studies/{{study}}/{_path}", dependencies=[require(Permission.WRITE)])(_handler)
 
 
 @router.post("/studies/{study}/share", dependencies=[require(Permission.WRITE)])
@@ -240,13 +240,6 @@ async def share(study: StudyId, request: Request, service: ServiceDep, caller: C
     link = await api.share(study, asked, request, service, caller)
     view = await service.store.studies.show(study)
     return render(request, "shared_link.html", study=view, url=link.url, expires=link.expires)
-
-
-@router.post("/studies/{study}/share/end", dependencies=[require(Permission.WRITE)])
-async def end_links(study: StudyId, service: ServiceDep, caller: Caller) -> Response:
-    """End all links to a study, and show the study."""
-    await api.end_links(study, service, caller)
-    return RedirectResponse(f"/studies/{study}", 303, PAGE_HEADERS)
 
 
 @router.get("/studies/{study}/heavy-hitters.{file_format}", dependencies=[require(Permission.READ)])
@@ -300,32 +293,3 @@ async def answer_file(service: Service, study: str, file_format: str) -> Respons
     name = f"heavy-hitters-{study}.{file_format}"
     headers = {**PAGE_HEADERS, "Content-Disposition": f'attachment; filename="{name}"'}
     return Response(body, 200, headers, media_type)
-
-
-def question_in_words(study: StudyView) -> str:
-    """Return the question of `study` as some sentences."""
-    return " ".join(f"{sentence}." for sentence in _sentences(study))
-
-
-def _sentences(study: StudyView) -> Iterator[str]:
-    question: Any = study.question
-    yield mechanism_of(question).aim(question, domain_in_words(question.domain))
-    privacy = getattr(question, "epsilon", None)
-    if question.mechanism in REPORT_MECHANISMS:
-        yield f"Each device adds noise to its one report, with a privacy loss of {privacy:g}"
-    elif privacy is not None:
-        yield f"The answer is differentially private, with an epsilon of {privacy:g}"
-    yield _participation(study)
-
-
-def _participation(study: StudyView) -> str:
-    question, terms = study.question, study.terms
-    most = "one item" if question.contribution == 1 else f"at most {question.contribution:,} items"
-    if isinstance(question.domain, NumericInterval):
-        most = "one number"
-    devices = f"at most {terms.max_devices:,} devices"
-    if study.rounds == 1:
-        return f"There is one round of {devices}; a device gives {most}"
-    part = "every round" if question.asks_every_round else "one of them"
-    rounds = f"There are {study.rounds:,} rounds of {devices}"
-    return f"{rounds}; a device takes part in {part}, and gives {most}"

@@ -8,9 +8,9 @@ import pytest
 
 from client.analyst.analyst import Study
 from protocol.api.messages import StudyView
+from server.pages.answer_summary import question_in_words
 from server.pages.commands import fleet_command
 from server.pages.forms.questions import QUESTION_FORMS
-from server.pages.studies import question_in_words
 from tests.server.harness import Served, histogram_request, study_request
 from tests.server.pages.browsing import page_of, post
 from tests.server.pages.test_new_study import filled
