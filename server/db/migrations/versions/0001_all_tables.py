@@ -8,7 +8,7 @@ from alembic import op
 
 from server.db.schema import StudyRow
 
-revision = "0001_tables"
+revision = "0001_all_tables"
 down_revision = None
 
 
