@@ -239,7 +239,7 @@ async def share(study: StudyId, request: Request, service: ServiceDep, caller: C
         raise malformed_fields([{"location": "body.days", "detail": detail}], 422) from None
     link = await api.share(study, asked, request, service, caller)
     view = await service.store.studies.show(study)
-    return render(request, "shared_link.html", study=view, url=link.url, expires=link.expires)
+    return render(request, "shown_once.html", study=view, secret=link.url, expires=link.expires)
 
 
 @router.get("/studies/{study}/heavy-hitters.{file_format}", dependencies=[require(Permission.READ)])

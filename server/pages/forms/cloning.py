@@ -16,7 +16,7 @@ from server.pages.forms.questions import (
     study_document,
 )
 
-_NOT_COPIED: Final = ("name", "start", "question.domain.salt")  # each study has its own
+_NOT_COPIED: Final = ("name", "start", "webhook", "question.domain.salt")  # each study has its own
 
 
 def can_clone(study: StudyView) -> bool:

@@ -87,6 +87,11 @@ MORE_FIELDS: Final = (
         is_optional=True, is_rare=True,
     ),
     FormField(
+        "webhook", "Webhook", "", "text",
+        "Address that gets a signed message when the study has ended. The secret is shown once.",
+        is_optional=True, is_rare=True,
+    ),
+    FormField(
         "timeouts.enrolling", "Seconds to enrol", "600", "number",
         "Longest time in which devices may join a round.", is_rare=True,
     ),

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from starlette.responses import RedirectResponse
 
 from protocol.api.credentials import key_file_text
-from protocol.api.messages import ProblemType, StudyRequest, StudyView
+from protocol.api.messages import CreatedStudy, ProblemType, StudyRequest, StudyView
 from secagg.keys import KEY_BYTES, Identity
 from server.api import studies as api
 from server.api.dependencies import Caller, StudyId, require
@@ -126,6 +126,9 @@ async def create(request: Request, service: ServiceDep, caller: Caller) -> Respo
             raise
         fault: FieldError = {"location": "body", "detail": problem.detail}
         return await _form(request, service, question, form, problem.errors or [fault])
+    if isinstance(study, CreatedStudy):
+        secret = study.webhook_secret
+        return render(request, "shown_once.html", study=study, secret=secret, expires=None)
     return RedirectResponse(f"/studies/{study.id}", 303, PAGE_HEADERS)
 
 

@@ -6,6 +6,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from pyarrow import parquet
 from typer.testing import CliRunner
@@ -221,6 +222,20 @@ def test_a_finished_study_whose_rounds_all_failed_is_shown_as_failed(
     assert "failed, round 1 of 1" in output
     assert "The one round is over, without an answer." in output
     assert "failure in rounds 1, 2: " in output
+
+
+def test_a_link_is_printed_until_all_are_ended(url: str) -> None:
+    study = created(url, "for readers", "--webhook", "http://localhost:1/hook", "--draft")
+    assert study["webhook_secret"].startswith("whsec_")
+    code, output = run(url, "share", "for readers", "--days", "2")
+    link = output.splitlines()[0]
+    assert (code, httpx.get(link).status_code) == (0, 200)
+    document = json.loads(run(url, "share", study["id"], "--json", "-")[1])
+    assert httpx.get(document["url"]).status_code == 200
+    assert (
+        run(url, "share", study["id"], "--revoke")[1] == f"all links to {study['id']} have ended\n"
+    )
+    assert [httpx.get(each).status_code for each in (link, document["url"])] == [401, 401]
 
 
 def test_a_watched_round_is_printed_once_per_state(

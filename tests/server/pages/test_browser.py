@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from random import SystemRandom
 from sqlite3 import connect as connect_sqlite
+from struct import unpack
 from time import monotonic
 
 import httpx
@@ -216,6 +217,10 @@ def check_answer(page: Page, url: str, study: str) -> None:
         page.get_by_role("link", name="CSV").click()
     with download.value.path().open(newline="", encoding="utf-8") as file:
         assert [row["item"] for row in csv.DictReader(file)] == [item for item, _ in items]
+    with page.expect_download() as download:
+        page.get_by_role("button", name="PNG").first.click()
+    width, height = unpack(">II", download.value.path().read_bytes()[16:24])
+    assert min(width, height) > 200
 
 
 def check_cursor(page: Page) -> None:

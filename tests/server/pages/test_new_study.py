@@ -89,6 +89,18 @@ async def test_a_study_may_have_a_goal(served: Served) -> None:
     assert "above 0 and below 1" in error_at(answer.text, "stop_at.precision")
 
 
+async def test_the_secret_of_a_webhook_is_shown_once(served: Served) -> None:
+    changes = {"webhook": "http://localhost:1/hook"}
+    made = (await send(served, filled("tracked", **changes))).text
+    assert re.search(r"<code>whsec_[\w+/=]{44}</code>", made)
+    (study,) = set(re.findall(r'href="/studies/(\w{16})"', made))
+    for path in (f"/studies/{study}", f"/studies/new/from/{study}"):
+        page = (await served.client.get(path)).text
+        assert not re.search("whsec_|localhost:1", page)
+    refused = await send(served, filled("tracked", webhook="http://example.org/", key="2"))
+    assert "must be an https:// URL" in error_at(refused.text, "webhook")
+
+
 async def test_a_study_need_not_start_at_once(served: Served) -> None:
     form = filled("tracked")
     del form["start"]  # as a browser leaves out a box that is not ticked
@@ -122,7 +134,7 @@ async def test_rare_fields_are_folded_unless_they_have_an_error_or_another_value
     served: Served,
 ) -> None:
     form = (await served.client.get("/studies/new?question=tracked")).text
-    assert re.search(r'id="rare" >\s*<summary>14 more settings', form)
+    assert re.search(r'id="rare" >\s*<summary>15 more settings', form)
     answer = await send(served, filled("tracked", **{"terms.corrupt": "2"}))
     assert 'id="rare" open' in answer.text
     assert error_at(answer.text, "terms.corrupt")
