@@ -125,6 +125,11 @@ class ReportMechanism(Mechanism[RQ, RP], Generic[RQ, RP, H]):
     ) -> tuple[Floats, Floats]:
         return normal_interval(counts, variances, level)
 
+    def count_variance(self, plan: RP, count: float, devices: int) -> float | None:
+        """Return the variance of a count's estimate from `devices`, None if it has no formula."""
+        del plan, count, devices
+        return None
+
     @abstractmethod
     def encode(
         self, plan: RP, histograms: Iterable[Histogram], chance: RandomWords

@@ -175,7 +175,8 @@ def create_study(
     if json_path != "-":
         print_line(created.id)
         print_line(f"{created.state}; see `blindtally studies show {created.id}`", err=True)
-    write_json(json_path, created.view.model_dump(mode="json"))
+    is_secret = bool(created.webhook_secret)
+    write_json(json_path, created.view.model_dump(mode="json"), is_secret=is_secret)
 
 
 def _warnings(view: "StudyView") -> "Iterator[str]":

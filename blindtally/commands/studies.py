@@ -169,7 +169,7 @@ def share_study(
     if json_path != "-":
         print_line(link.url)
         print_line(f"it is valid until {link.expires:%Y-%m-%d %H:%M} UTC", err=True)
-    write_json(json_path, link.model_dump(mode="json"))
+    write_json(json_path, link.model_dump(mode="json"), is_secret=True)
 
 
 @studies.command("delete")

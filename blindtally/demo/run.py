@@ -1,6 +1,7 @@
 """A run of the demo or of a trial: its study, its files, and the page that stays."""
 
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -130,6 +131,7 @@ class DemoRun:
         program = sys.argv[0]
         is_elsewhere = Path(program).name == "blindtally" and program != shutil.which("blindtally")
         named = os.path.relpath(program) if is_elsewhere else "blindtally"
-        restart = f"{named} serve --open --database sqlite:///{self.service.database}"
+        database = shlex.quote(f"sqlite:///{self.service.database}")
+        restart = f"{shlex.quote(named)} serve --open --database {database}"
         self.console.print(f"All files are in {self.folder}/.", soft_wrap=True)
         self.console.print(f"To open the page again: {restart}", soft_wrap=True)

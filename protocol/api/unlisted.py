@@ -13,8 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
+
 from protocol.description import Bar
-from protocol.mechanisms.registry import AnyPlan, AnyQuestion, mechanism_of
+from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan, AnyQuestion, mechanism_of
 from protocol.question_and_plan import DEFAULT_MIN_THRESHOLD
 from protocol.report_mechanism import ReportPlan
 
@@ -244,7 +246,7 @@ def count_of_unlisted(plan: AnyPlan, rounds: CountedRounds) -> str:
         return "not known"
     if plan.question.counts_by_round:
         return f"fewer than {_whole(bar.count)} in each round"
-    is_bounded = range_of_unlisted(plan, rounds) is not None
+    is_bounded = range_of_unlisted(plan, rounds) is not None and not _has_noise(plan)
     return f"{'fewer than' if is_bounded else 'not found to reach'} {_whole(bar.count)}"
 
 
@@ -257,9 +259,17 @@ def count_with_range(plan: AnyPlan, rounds: CountedRounds) -> str:
 def range_of_unlisted(plan: AnyPlan, rounds: CountedRounds) -> tuple[int, int] | None:
     """Return the smallest and the largest count that an unlisted option may have.
 
-    None if sums do not bound it. It follows from the words for the count, and states no more.
+    None if sums do not bound it. It follows from the words for the count, and states no more. For
+    reports it ends where the 95% interval of an estimate ends that just misses the bar.
     """
-    bar = highest_bar(plan, rounds)
+    bar, devices = highest_bar(plan, rounds), devices_of_count(plan.question, rounds)
+    if isinstance(plan, ReportPlan) and devices and math.isfinite(bar.count):
+        mechanism = REPORT_MECHANISMS[plan.mechanism]
+        variance = mechanism.count_variance(plan, bar.count, devices)
+        if variance is None or bar.is_lower_bound:
+            return None
+        _, high = mechanism.confidence_interval(np.array([bar.count]), np.array([variance]))
+        return 0, math.floor(high[0])
     is_exact = rounds.largest_t == 1 and not _has_noise(plan) and rounds.decoded == rounds.summed
     is_exact &= rounds.most_cohorts == 1 and not plan.question.counts_by_round
     is_exact &= math.isfinite(bar.count) and not bar.is_lower_bound

@@ -234,7 +234,7 @@ async def share(
 ) -> SharedLink:
     """Make a link at which everybody can read one study without a key; it is shown only once."""
     lifetime = timedelta(days=share.days)
-    secret, expires = await service.store.links.create(study, caller.name, lifetime)
+    secret, expires = await service.store.links.create(study, caller, lifetime)
     await service.store.access.record_audit(str(caller), "share study", study)
     url = f"{service_url(request, service)}{SHARED_PREFIX}{study}?token={secret}"
     return SharedLink(url=url, expires=expires)

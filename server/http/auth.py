@@ -198,14 +198,15 @@ class Authenticator:
         secret = bearer_secret(f"Bearer {query.get('token', [''])[-1]}", SHARE_PREFIX)
         self.check_address(client_address(scope), secret)
         digest = secret_digest(secret) if secret else b""
-        study = await self._links.study_of(digest) if secret else None
-        if study is None:
+        link = await self._links.find(digest) if secret else None
+        # A person's link ends when no rule admits the person any more, as their session does.
+        if link is None or ("@" in link[1] and not self._scopes_of(link[1])):
             self.forget_valid(digest)
             await self.record_failure(client_address(scope), "ended link", received_path(scope))
             raise ProblemError(ProblemType.NOT_AUTHORISED, _ENDED_LINK)
         self.remember_valid(digest)
         self.count_request(f"link {digest.hex()}")
-        return Principal(f"link to {study}", frozenset(), study=study)
+        return Principal(f"link to {link[0]}", frozenset(), study=link[0])
 
     async def authenticate(self, secret: str | None) -> Principal | None:
         """Return the owner of `secret`, or None; raises ProblemError after too many requests."""

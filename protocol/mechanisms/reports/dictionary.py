@@ -202,6 +202,10 @@ class OracleMechanism(ReportMechanism[OracleQuestion, OraclePlan, ReportCounts])
             tail = _FALSE_ITEM_PROBABILITY / plan.question.domain.value_count
             yield noise_bar(plan, devices * plan.oracle.detection_threshold(devices, tail))
 
+    def count_variance(self, plan: OraclePlan, count: float, devices: int) -> float:
+        share = np.clip(np.array([count / devices]), 0, 1)
+        return devices**2 * float(plan.oracle.variance(share, devices)[0])
+
     def plan_facts(self, plan: OraclePlan) -> Iterator[PlanFact]:
         error = sqrt(plan.oracle.scaled_variances[0] * plan.terms.max_devices)
         yield PlanFact("Expected error", error, "standard error of an item's count", is_error=True)

@@ -12,6 +12,7 @@ from starlette.responses import RedirectResponse
 
 from protocol.api.credentials import key_file_text
 from protocol.api.messages import CreatedStudy, ProblemType, StudyRequest, StudyView
+from protocol.question_and_plan import MAX_ROUNDS
 from secagg.keys import KEY_BYTES, Identity
 from server.api import studies as api
 from server.api.dependencies import Caller, StudyId, require
@@ -76,15 +77,15 @@ async def clone(
     study: StudyId,
     request: Request,
     service: ServiceDep,
-    threshold: Annotated[float | None, Query(ge=1)] = None,
-    rounds: Annotated[int | None, Query(ge=1)] = None,
+    threshold: Annotated[float | None, Query(ge=1, le=1e12)] = None,
+    rounds: Annotated[int | None, Query(ge=1, le=MAX_ROUNDS)] = None,
 ) -> Response:
     """Show the form with the values of another study, of which two may be changed."""
     view = await service.store.studies.show(study)
     question, values = form_of(view), values_of(view)
     lost = lost_fields(view, values)
     changes = {"question.threshold": threshold, "rounds": rounds}
-    values |= {path: f"{value:g}" for path, value in changes.items() if value is not None}
+    values |= {path: f"{value:.15g}" for path, value in changes.items() if value is not None}
     return await _form(request, service, question, values, original=view, lost=lost)
 
 

@@ -224,13 +224,18 @@ def test_a_finished_study_whose_rounds_all_failed_is_shown_as_failed(
     assert "failure in rounds 1, 2: " in output
 
 
-def test_a_link_is_printed_until_all_are_ended(url: str) -> None:
+def test_a_link_is_printed_until_all_are_ended(url: str, tmp_path: Path) -> None:
     study = created(url, "for readers", "--webhook", "http://localhost:1/hook", "--draft")
     assert study["webhook_secret"].startswith("whsec_")
     code, output = run(url, "share", "for readers", "--days", "2")
     link = output.splitlines()[0]
     assert (code, httpx.get(link).status_code) == (0, 200)
-    document = json.loads(run(url, "share", study["id"], "--json", "-")[1])
+    files = tmp_path / "link.json", tmp_path / "study.json"
+    assert run(url, "share", study["id"], "--json", str(files[0]))[0] == 0
+    command = ["create", "x", *SIZES, "--webhook", "http://localhost:1/", "--json", str(files[1])]
+    assert run(url, *command)[0] == 0
+    assert [file.stat().st_mode & 0o777 for file in files] == [0o600, 0o600]
+    document = json.loads(files[0].read_text())
     assert httpx.get(document["url"]).status_code == 200
     assert (
         run(url, "share", study["id"], "--revoke")[1] == f"all links to {study['id']} have ended\n"

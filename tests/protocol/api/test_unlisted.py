@@ -12,9 +12,11 @@ import pytest
 from protocol.api.unlisted import (
     CountedRounds,
     count_of_unlisted,
+    count_with_range,
     highest_bar,
     limits_of_list,
     option_counts,
+    range_of_unlisted,
     unlisted_options,
     why_nothing_can_be_listed,
     why_nothing_is_listed,
@@ -212,6 +214,30 @@ def test_options_that_are_not_listed_have_one_text_for_all_counts_below_the_bar(
     assert unlisted_options(regions.question, ["south"]) == ("north",)
     assert count_of_unlisted(regions, read) == "fewer than 9 in each round"
     assert unlisted_options(first_plan(TRIE).question, []) == ()
+
+
+@pytest.mark.parametrize("name", ["krr", "ocms-gf"])
+def test_the_range_of_an_option_that_reports_do_not_list_holds_its_count(name: str) -> None:
+    """At most 1 of 40 counts is above: an item at the bar is with 0.025, and most are far below."""
+    items = [f"option {n}" for n in range(10)]
+    asked = {"mechanism": name, "threshold": 20, "epsilon": 2}
+    plan = first_plan(asked | {"domain": {"kind": "listed", "items": items}}, rounds=1)
+    held = dict(zip(items, [70, 50, 30, 25, 10, 5, 4, 3, 2, 1], strict=True))
+    devices = [{item: 1} for item, count in held.items() for _ in range(count)]
+    rounds, mechanism = CountedRounds(1, 1, 1, 200), MECHANISMS[name]
+    low, high = range_of_unlisted(plan, rounds) or (0, 0)
+    bar = highest_bar(plan, rounds).count
+    assert (low, bar < high < 2 * bar) == (0, True)
+    assert count_with_range(plan, rounds) == f"not found to reach {math.ceil(bar)} (0 to {high})"
+    above, unlisted = 0, 0
+    for seed in range(20):
+        *_, last = run_study(mechanism, plan.question, TERMS, [[devices]], Random(seed), planned=1)
+        found = mechanism.final_estimates(plan.question, last.study_state)
+        counts = [held[each] for each in unlisted_options(plan.question, [e.item for e in found])]
+        unlisted += len(counts)
+        above += sum(count > high for count in counts)
+    assert unlisted > 100
+    assert above <= unlisted / 40
 
 
 def test_a_list_states_the_rounds_that_were_not_read_and_the_bar_above_its_threshold() -> None:

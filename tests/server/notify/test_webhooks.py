@@ -10,9 +10,11 @@ from socket import getaddrinfo
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 from structlog.testing import capture_logs
 
 from server.db.repositories.studies.webhooks import MAX_TRIES, DueWebhook
+from server.db.schema import StudyRow
 from server.notify.webhooks import RefusedAddressError, WebhookSender, public_address
 from tests.server.conftest import Serve
 from tests.server.credentials import keyed
@@ -116,6 +118,28 @@ async def test_a_message_that_nobody_takes_is_given_up(served: Served) -> None:
     served.clock.advance(24 * 3600)
     await served.store.retention.delete_login_sessions(await served.store.database.read_now())
     assert await served.store.webhooks.secret(study["id"]) is None
+
+
+async def test_a_clock_that_was_ahead_and_a_study_that_cannot_be_read_hold_no_message_back(
+    served: Served,
+) -> None:
+    async with receiver(500, 200, 200) as (url, requests):
+        served.clock.advance(500 * 24 * 3600)
+        await ended(served, url)
+        assert await send_due(served) == 1
+        late = (await served.client.post("/v1/studies", json=study_request(webhook=url))).json()
+        served.clock.advance(-500 * 24 * 3600)
+        unread = (await served.client.post("/v1/studies", json=study_request(webhook=url))).json()
+        for study in (late, unread):
+            await served.client.post(f"/v1/studies/{study['id']}/stop")
+        change = (
+            update(StudyRow)
+            .where(StudyRow.id == unread["id"])
+            .values(question={"mechanism": "gone"})
+        )
+        await served.store.database.write(lambda session: session.execute(change))
+        assert await send_due(served) == 2
+    assert len(requests) == 3
 
 
 async def test_receivers_that_do_not_answer_delay_no_other(

@@ -126,4 +126,8 @@ async def test_an_empty_answer_links_to_clones_that_may_list_more(served: Served
     for link, value in zip(links, ("5", "4"), strict=True):
         field = "question.threshold" if "threshold" in link else "rounds"
         assert re.search(rf'name="{field}"[^>]*value="{value}"', await page_of(served, link))
-    assert (await served.client.get(f"{links[0]}x")).status_code == 422
+    for wrong in ("threshold=5x", "threshold=1e13", f"rounds=1{'0' * 400}", "rounds=0"):
+        answer = await served.client.get(f"/studies/new/from/{study}?{wrong}")
+        assert answer.status_code == 422
+    page = await page_of(served, f"/studies/new/from/{study}?threshold=1234567.5")
+    assert 'value="1234567.5"' in page

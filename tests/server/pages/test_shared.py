@@ -1,5 +1,6 @@
 """Shared links: who has one reads one study, and nothing else, until the link ends."""
 
+import json
 import re
 from datetime import timedelta
 from html import unescape
@@ -10,10 +11,13 @@ import pytest
 from sqlalchemy import select
 from structlog.testing import capture_logs
 
+from protocol.api.credentials import secret_digest
 from server.db.schema import AuditEntryRow, SharedLinkRow
-from server.principals import Permission
+from server.errors import ProblemError
+from server.principals import Permission, Principal
 from tests.server.conftest import Serve
 from tests.server.credentials import keyed, study_of
+from tests.server.fake_provider import OIDC_SETTINGS
 from tests.server.harness import Served
 from tests.server.pages.browsing import SAME_ORIGIN
 from tests.server.pages.test_studies import add_heavy_hitters
@@ -48,7 +52,7 @@ async def test_a_link_shows_the_page_and_the_files_of_its_study(closed: Served) 
     ours = {path for path in ours if not path.startswith(("/static/", "/help"))}
     names = ("heavy-hitters.csv", "heavy-hitters.json", "charts/items.svg")
     files = [f"/shared/{study}/{name}" for name in names]
-    assert ours == {"/", f"/shared/{study}", *files}
+    assert ours == {f"/shared/{study}", *files}
     assert other not in page
     assert ">test<" not in page  # the name of the owner's key
     for path in files:
@@ -120,10 +124,42 @@ async def test_a_link_ends_with_the_key_that_made_it(closed: Served, end: str) -
     ]
     if end == "revoked":
         await access.revoke(key)
+        # The key is still cached.
+        late = await closed.client.post(
+            f"/v1/studies/{study}/share", json={}, headers={"Authorization": f"Bearer {secret}"}
+        )
+        assert late.status_code == 401
     else:
         closed.clock.advance(24 * 3600)
     paths = [each.json()["url"].removeprefix("http://test") for each in (link, others)]
     assert [(await closed.client.get(path)).status_code for path in paths] == [401, 200]
+
+
+async def test_links_of_a_person_end_with_their_session_and_with_the_rule_that_admits_them(
+    serve: Serve, sqlite_url: str
+) -> None:
+    people = ("anna@example.org", "ben@example.org")
+    rules = json.dumps({person: ["read", "write"] for person in people})
+    async with serve(sqlite_url, **OIDC_SETTINGS | {"oidc_allowed": rules}) as served:
+        links = served.store.links
+        study, link, _ = await shared(served)
+        for person in people:
+            maker = Principal(person, frozenset({Permission.WRITE}), is_person=True)
+            secret = await served.store.access.start_session(maker)
+            logged_in = await served.store.access.find_session(secret_digest(secret))
+            assert logged_in is not None
+            token, _ = await links.create(study, logged_in, timedelta(days=1))
+            path = f"/shared/{study}?token={token}"
+            assert (await served.client.get(path)).status_code == 200
+            if person == people[0]:
+                assert await served.store.access.revoke(person) == "person"
+                with pytest.raises(ProblemError):
+                    await links.create(study, logged_in, timedelta(days=1))
+                assert (await served.client.get(path)).status_code == 401
+    rules = json.dumps({people[0]: ["read"]})
+    async with serve(sqlite_url, **OIDC_SETTINGS | {"oidc_allowed": rules}) as served:
+        assert (await served.client.get(path)).status_code == 401
+        assert (await served.client.get(link)).status_code == 200
 
 
 async def test_readers_of_one_link_do_not_shut_out_those_of_another(

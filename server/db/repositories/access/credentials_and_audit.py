@@ -128,10 +128,12 @@ class AccessRepository(Repository):
         """Revoke the key or token of this id, the device of this identity, or a person's sessions.
 
         The links that a key or a person made end, too. Revoking a token revokes the devices that
-        it let in. Returns what was revoked, or None if
-        the id is unknown. A revocation is permanent, but a person may log in again.
+        it let in. Returns what was revoked, or None if the id is unknown. A revocation is
+        permanent, but a person may log in again.
         """
-        session.execute(delete(SharedLinkRow).where(SharedLinkRow.maker.in_((name, name.lower()))))
+        links = SharedLinkRow.maker.in_((name, name.lower()))
+        has_links = session.scalar(select(exists().where(links)))
+        session.execute(delete(SharedLinkRow).where(links))
         for kind, row in (
             ("key", session.get(ApiKeyRow, name)),
             ("token", session.get(EnrolmentTokenRow, name)),
@@ -147,7 +149,7 @@ class AccessRepository(Repository):
             add_audit_entry(session, now, COMMAND_LINE_ACTOR, f"revoke {kind}", name)
             return kind
         sessions = LoginSessionRow.email == name.lower()
-        if session.scalar(select(exists().where(sessions))):
+        if has_links or session.scalar(select(exists().where(sessions))):
             session.execute(delete(LoginSessionRow).where(sessions))
             now = self.database.now(session)
             add_audit_entry(session, now, COMMAND_LINE_ACTOR, "end sessions", name)

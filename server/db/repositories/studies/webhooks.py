@@ -12,7 +12,7 @@ from datetime import timedelta
 from random import Random
 from typing import Final
 
-from sqlalchemy import Select, select, update
+from sqlalchemy import Select, or_, select, update
 from sqlalchemy.orm import Session
 
 from protocol.api.messages import StudyView
@@ -67,16 +67,23 @@ class WebhookRepository(Repository):
         for row in session.scalars(due).all():
             pause = min(_FIRST_PAUSE * 4**row.tries, _MAX_PAUSE)
             row.tries, row.next_try = row.tries + 1, self.database.now(session) + pause
-            study = study_view(session.get_one(StudyRow, row.study))
+            try:
+                study = study_view(session.get_one(StudyRow, row.study))
+            except ValueError:  # the study of a plug-in that is gone
+                row.tries = MAX_TRIES
+                continue
             claimed.append(DueWebhook(study, row.url, row.secret, row.tries))
         return tuple(claimed)
 
     def _due(self, session: Session) -> Select[WebhookRow]:
-        is_due = WebhookRow.next_try <= self.database.now(session), WebhookRow.tries < MAX_TRIES
+        now = self.database.now(session)
+        # No pause is longer, so that a later time was set by a clock that was ahead.
+        is_time = or_(WebhookRow.next_try <= now, WebhookRow.next_try > now + _MAX_PAUSE)
         is_over = StudyRow.state.in_(("finished", "stopped"))
         query = select(WebhookRow).join(StudyRow, StudyRow.id == WebhookRow.study)
         # Receivers that do not answer delay no first try.
-        return query.where(*is_due, is_over).order_by(WebhookRow.tries, WebhookRow.next_try)
+        query = query.where(is_time, is_over, WebhookRow.tries < MAX_TRIES)
+        return query.order_by(WebhookRow.tries, WebhookRow.next_try)
 
     @write_transaction
     def finish(self, session: Session, study: str) -> None:
