@@ -132,7 +132,7 @@ def create_study(
     from blindtally.console.service_connection import open_analyst
     from client.analyst.study_creation import study_terms
     from protocol.mechanisms.quality_goal import parse_goal
-    from protocol.question_and_plan import AUTO_WORDS, DEFAULT_MAX_DELTA
+    from protocol.question_and_plan import AUTO_WORDS
 
     fields: dict[str, Any] = {"threshold": threshold, "contribution": 1}
     try:
@@ -154,7 +154,8 @@ def create_study(
         print_line("choosing the words by simulation", err=True)
     with open_analyst(url, key) as analyst:
         if private is not None:
-            print_line(f"private: epsilon {private:.4g} at delta {DEFAULT_MAX_DELTA:g}", err=True)
+            delta = fields["delta"]
+            print_line(f"private: epsilon {private:.4g} at delta {delta:g}", err=True)
         created = analyst.create(
             name,
             question,

@@ -100,6 +100,7 @@ def test_a_private_preset_is_the_epsilon_that_devices_compute(
     assert "pass one of" in run(*create, "--numbers", "1:2", "--strings", "3", code=2)
     if preset[0] == "--options":  # the cheapest
         assert "adds noise for epsilon 5 at delta 1e-05, above 4" in run(*create, "--private", "5")
+        assert "at delta 1e-07" in run(*create, "--private", "1", "--set", "delta=1e-7")
 
 
 def test_a_fleet_spends_the_epsilon_of_its_preset(url: str, tmp_path: Path) -> None:

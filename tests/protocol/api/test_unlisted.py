@@ -232,8 +232,10 @@ def test_the_range_of_an_option_that_reports_do_not_list_holds_its_count(name: s
     above, unlisted = 0, 0
     for seed in range(20):
         *_, last = run_study(mechanism, plan.question, TERMS, [[devices]], Random(seed), planned=1)
-        found = mechanism.final_estimates(plan.question, last.study_state)
-        counts = [held[each] for each in unlisted_options(plan.question, [e.item for e in found])]
+        rows = mechanism.final_estimates(plan.question, last.study_state)
+        counts = [
+            held[each] for each in unlisted_options(plan.question, [row.item for row in rows])
+        ]
         unlisted += len(counts)
         above += sum(count > high for count in counts)
     assert unlisted > 100
