@@ -131,7 +131,7 @@ class DemoRun:
         program = sys.argv[0]
         is_elsewhere = Path(program).name == "blindtally" and program != shutil.which("blindtally")
         named = os.path.relpath(program) if is_elsewhere else "blindtally"
-        database = shlex.quote(f"sqlite:///{self.service.database}")
+        database = shlex.quote(self.service.database_url)
         restart = f"{shlex.quote(named)} serve --open --database {database}"
         self.console.print(f"All files are in {self.folder}/.", soft_wrap=True)
         self.console.print(f"To open the page again: {restart}", soft_wrap=True)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Self
+from urllib.parse import quote
 
 import httpx
 
@@ -23,6 +24,7 @@ START_SECONDS: Final = 30.0
 MAX_DEVICES: Final = 1_000_000
 STOP_SECONDS: Final = 10.0
 _POLL_SECONDS = 0.05
+_SAFE_IN_PATH: Final = "/\\: "  # a URL's other characters have a meaning, as in a?b or a%41b
 _STOP_SIGNALS = ("SIGTERM", "SIGHUP")
 _LOG_TAIL_LINES = 15  # lines
 
@@ -69,7 +71,7 @@ class ServerProcess:
 
     @property
     def database_url(self) -> str:
-        return f"sqlite:///{self.database}"
+        return f"sqlite:///{quote(str(self.database), safe=_SAFE_IN_PATH)}"
 
     def start(self) -> None:
         """Start the server; return once it is ready.

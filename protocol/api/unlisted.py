@@ -247,7 +247,8 @@ def count_of_unlisted(plan: AnyPlan, rounds: CountedRounds) -> str:
     if plan.question.counts_by_round:
         return f"fewer than {_whole(bar.count)} in each round"
     is_bounded = range_of_unlisted(plan, rounds) is not None and not _has_noise(plan)
-    return f"{'fewer than' if is_bounded else 'not found to reach'} {_whole(bar.count)}"
+    about = "about " if isinstance(plan, ReportPlan) else ""
+    return f"{'fewer than' if is_bounded else 'not found to reach'} {about}{_whole(bar.count)}"
 
 
 def count_with_range(plan: AnyPlan, rounds: CountedRounds) -> str:
@@ -269,7 +270,7 @@ def range_of_unlisted(plan: AnyPlan, rounds: CountedRounds) -> tuple[int, int] |
         if variance is None or bar.is_lower_bound:
             return None
         _, high = mechanism.confidence_interval(np.array([bar.count]), np.array([variance]))
-        return 0, math.floor(high[0])
+        return 0, min(devices, math.floor(high[0]))
     is_exact = rounds.largest_t == 1 and not _has_noise(plan) and rounds.decoded == rounds.summed
     is_exact &= rounds.most_cohorts == 1 and not plan.question.counts_by_round
     is_exact &= math.isfinite(bar.count) and not bar.is_lower_bound

@@ -136,7 +136,7 @@ async def create(
     service: ServiceDep,
     caller: Caller,
     key: IdempotencyKeyHeader = None,
-) -> StudyView | CreatedStudy:
+) -> CreatedStudy | StudyView:  # in this order: a view would be written without the secret
     """Create a study, and start it if `start` is true; only this shows a webhook's secret.
 
     A repetition of the request with the same Idempotency-Key within a day creates nothing. It

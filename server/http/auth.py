@@ -28,7 +28,7 @@ from server.db.repositories.access.shared_links import SharedLinkRepository
 from server.errors import ProblemError
 from server.http.request_limits import RateLimit, header
 from server.http.response_headers import prefers
-from server.principals import ANONYMOUS, Principal
+from server.principals import ANONYMOUS, Permission, Principal
 from server.settings import Pace, Settings
 
 # Of a path as it is received [RFC 3986, section 3.3]; "%" begins an escape.
@@ -199,8 +199,8 @@ class Authenticator:
         self.check_address(client_address(scope), secret)
         digest = secret_digest(secret) if secret else b""
         link = await self._links.find(digest) if secret else None
-        # A person's link ends when no rule admits the person any more, as their session does.
-        if link is None or ("@" in link[1] and not self._scopes_of(link[1])):
+        # A person's link ends when no rule lets the person read any more.
+        if link is None or ("@" in link[1] and Permission.READ not in self._scopes_of(link[1])):
             self.forget_valid(digest)
             await self.record_failure(client_address(scope), "ended link", received_path(scope))
             raise ProblemError(ProblemType.NOT_AUTHORISED, _ENDED_LINK)

@@ -141,7 +141,8 @@ def unauthenticated_response(scope: Scope, problem: ProblemError) -> Response:
         has_session or problem.kind is not ProblemType.TOO_MANY
     ):
         return error_page(request, problem)
-    page = str(URL(scope=scope).replace(scheme="", netloc="")) if scope["method"] == "GET" else ""
+    address = URL(scope=scope).remove_query_params("token")  # of a link, on a wrong path
+    page = str(address.replace(scheme="", netloc="")) if scope["method"] == "GET" else ""
     is_kept = page not in ("", "/") and len(page) <= MAX_NEXT_CHARACTERS
     login = "/login" + (f"?next={quote(page, safe='/')}" if is_kept else "")
     if is_partial(request):  # a page that was open when its key was revoked

@@ -243,7 +243,9 @@ async def test_a_closed_service_sends_to_https_of_public_hosts_only(
 
 async def test_a_repeated_creation_shows_the_same_secret(served: Served) -> None:
     async with receiver(200) as (url, _):
-        request, key = study_request(webhook=url), {"Idempotency-Key": "a"}
+        key = {"Idempotency-Key": "a"}
+        listed = {"domain": {"kind": "listed", "items": ["a", "b"]}}
+        request = study_request(webhook=url, question=study_request()["question"] | listed)
         first, again = [
             (await served.client.post("/v1/studies", json=request, headers=key)).json()
             for _ in range(2)
