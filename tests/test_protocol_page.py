@@ -157,7 +157,7 @@ def test_the_lanes_of_tracked_in_a_one_shot_sum_have_the_primes_of_the_page() ->
     groups = CounterGroup(bits=3, items=names[:2]), CounterGroup(bits=5, items=names[2:])
     plan = plan.model_copy(update={"counter_groups": groups})
     check = int(row_of_lanes("counters")[3][-8:])
-    assert f"totals the larger of P(n m + 1) and {check}" in PROSE
+    assert f"totals the larger of P(N M + 1) and {check}" in PROSE
     moduli = [lane.q for lane in Tracked().ring(plan).lanes]
     values = least_prime(plan.max_value + 1)
     assert moduli[:-1] == [13, check, check, 37, check, check, values]
