@@ -132,7 +132,7 @@ def create_study(
     from blindtally.console.service_connection import open_analyst
     from client.analyst.study_creation import study_terms
     from protocol.mechanisms.quality_goal import parse_goal
-    from protocol.mechanisms.registry import REPORT_MECHANISMS
+    from protocol.mechanisms.registry import MECHANISMS
     from protocol.question_and_plan import AUTO_WORDS
 
     fields: dict[str, Any] = {"threshold": threshold, "contribution": 1}
@@ -142,11 +142,13 @@ def create_study(
         study = {each.partition("=")[0]: each.partition("=")[2] for each in sets or []}
         fields |= preset_fields(numbers, strings, options, private)
         others = {*_COMMITTEE_FIELDS, *_STUDY_FIELDS}
+        if mechanism in MECHANISMS:  # another one than the preset's may lack these fields
+            known = MECHANISMS[mechanism].question_type.model_fields.keys()
+            lacking = {"delta", "mode", "every_round"} - known
+            fields = {name: value for name, value in fields.items() if name not in lacking}
         fields |= {"mechanism": mechanism} if mechanism else {}
         fields |= {"words": words} if words is not None else {}
         fields |= {name: value for name, value in pairs if name not in others}
-        if fields.get("mechanism") in REPORT_MECHANISMS and "delta" not in dict(pairs):
-            fields.pop("delta", None)
         goal = parse_goal(study.get("stop_at"))
         cohorts, committee = dict(pairs).get("cohorts"), _committee(pairs)
         terms = study_terms(None, devices, cohorts, registrar, committee)
@@ -157,8 +159,8 @@ def create_study(
         print_line("choosing the words by simulation", err=True)
     with open_analyst(url, key) as analyst:
         if private is not None:
-            delta = fields.get("delta", 0)
-            print_line(f"private: epsilon {private:.4g} at delta {delta:g}", err=True)
+            loss = f"epsilon {fields['epsilon']:.4g} at delta {fields.get('delta', 0):g}"
+            print_line(f"private: {loss}", err=True)
         created = analyst.create(
             name,
             question,

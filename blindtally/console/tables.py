@@ -40,7 +40,7 @@ def result_table(
     """Return `rows` under headings, `words` to the left and `numbers` to the right."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in words:
-        table.add_column(_cell(heading), overflow="fold")
+        table.add_column(_cell(heading), overflow="fold", no_wrap=heading == "id")
     for heading in numbers:
         table.add_column(_cell(heading), justify="right", overflow="fold")
     for row in rows:

@@ -208,7 +208,8 @@ def limits_of_list(plan: AnyPlan, rounds: CountedRounds) -> list[str]:
             "be read."
         )
     if bar.count > plan.question.threshold or bar.is_lower_bound:
-        count = f"a count below about {_whole(bar.count)}" if math.isfinite(bar.count) else "items"
+        is_possible = math.isfinite(bar.count) and bar.count <= _most(plan, rounds)
+        count = f"a count below about {_whole(bar.count)}" if is_possible else "items"
         count += ", and larger ones that other items hide" if bar.is_lower_bound else ""
         limits.append(f"The list misses {count}: {bar.cause}. To list more, {bar.step}.")
     if mechanism_of(plan).rounds_needed(plan.question) is not None:
@@ -247,6 +248,8 @@ def count_of_unlisted(plan: AnyPlan, rounds: CountedRounds) -> str:
     if plan.question.counts_by_round:
         return f"fewer than {_whole(bar.count)} in each round"
     is_bounded = range_of_unlisted(plan, rounds) is not None and not _has_noise(plan)
+    if not is_bounded and bar.count > _most(plan, rounds):
+        return "not known"
     about = "about " if isinstance(plan, ReportPlan) else ""
     return f"{'fewer than' if is_bounded else 'not found to reach'} {about}{_whole(bar.count)}"
 
@@ -274,7 +277,14 @@ def range_of_unlisted(plan: AnyPlan, rounds: CountedRounds) -> tuple[int, int] |
     is_exact = rounds.largest_t == 1 and not _has_noise(plan) and rounds.decoded == rounds.summed
     is_exact &= rounds.most_cohorts == 1 and not plan.question.counts_by_round
     is_exact &= math.isfinite(bar.count) and not bar.is_lower_bound
-    return (0, math.ceil(bar.count) - 1) if is_exact else None
+    most = _most(plan, rounds)
+    return (0, int(min(math.ceil(bar.count) - 1, most))) if is_exact else None
+
+
+def _most(plan: AnyPlan, rounds: CountedRounds) -> float:
+    """Return the largest count of one item in `rounds`, infinite if their devices are secret."""
+    devices = devices_of_count(plan.question, rounds)
+    return math.inf if devices is None else plan.question.largest_count(devices)
 
 
 def _whole(count: float) -> str:

@@ -224,7 +224,7 @@ async def stop(study: StudyId, service: ServiceDep, caller: Caller) -> StudyView
 @router.post(
     "/{study}/share",
     status_code=201,
-    dependencies=[require(Permission.WRITE)],
+    dependencies=[require(Permission.READ), require(Permission.WRITE)],
     responses=problem_responses(404, 413, 422),
 )
 async def share(

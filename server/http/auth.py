@@ -199,14 +199,19 @@ class Authenticator:
         self.check_address(client_address(scope), secret)
         digest = secret_digest(secret) if secret else b""
         link = await self._links.find(digest) if secret else None
-        # A person's link ends when no rule lets the person read any more.
-        if link is None or ("@" in link[1] and Permission.READ not in self._scopes_of(link[1])):
+        if link is None or not self._may_share(link[1]):
             self.forget_valid(digest)
             await self.record_failure(client_address(scope), "ended link", received_path(scope))
             raise ProblemError(ProblemType.NOT_AUTHORISED, _ENDED_LINK)
         self.remember_valid(digest)
         self.count_request(f"link {digest.hex()}")
         return Principal(f"link to {link[0]}", frozenset(), study=link[0])
+
+    def _may_share(self, maker: str) -> bool:
+        """Return whether links of a maker are valid: a person, the id of a key, or anonymous."""
+        if maker == ANONYMOUS.name:
+            return self.is_open
+        return "@" not in maker or Permission.READ in self._scopes_of(maker)
 
     async def authenticate(self, secret: str | None) -> Principal | None:
         """Return the owner of `secret`, or None; raises ProblemError after too many requests."""

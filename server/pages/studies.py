@@ -229,7 +229,10 @@ for _path, _handler in {
     router.post(f"/studies/{{study}}/{_path}", dependencies=[require(Permission.WRITE)])(_handler)
 
 
-@router.post("/studies/{study}/share", dependencies=[require(Permission.WRITE)])
+_SHARER = [require(Permission.READ), require(Permission.WRITE)]
+
+
+@router.post("/studies/{study}/share", dependencies=_SHARER)
 async def share(study: StudyId, request: Request, service: ServiceDep, caller: Caller) -> Response:
     """Make a link to a study, and show it once."""
     try:

@@ -155,7 +155,8 @@ async def _form(
     errors = assign_to_fields(question, faults) if preview is None or faults else preview.errors
     rare = [field for field in form_fields(question) if field.is_rare]
     offered = offered_forms(question.question.held)
-    studies = await service.store.studies.page(_REGISTRAR_STUDIES, None, None)
+    may_read = Permission.READ in request.state.principal.permissions
+    studies = await service.store.studies.page(_REGISTRAR_STUDIES, None, None) if may_read else ()
     return render(
         request,
         "new_study.html",

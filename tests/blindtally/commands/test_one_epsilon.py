@@ -101,6 +101,14 @@ def test_a_private_preset_is_the_epsilon_that_devices_compute(
     if preset[0] == "--options":  # the cheapest
         assert "adds noise for epsilon 5 at delta 1e-05, above 4" in run(*create, "--private", "5")
         assert "at delta 1e-07" in run(*create, "--private", "1", "--set", "delta=1e-7")
+        assert "epsilon 2 at" in run(*create, "--private", "1", "--set", "epsilon=2")
+        assert "epsilon 1 at delta 0" in run(*create, "--private", "1", "--mechanism", "krr")
+        assert "no field 'epsilon'" in run(
+            *create, "--private", "1", "--mechanism", "tracked", code=2
+        )
+    if preset[0] == "--strings":
+        other = ("--strings", "3", "--private", "1", "--mechanism", "prefix-extension")
+        assert "epsilon 1 at delta 0" in run("studies", "create", "x", *sizes, *other, "--url", url)
 
 
 def test_a_fleet_spends_the_epsilon_of_its_preset(url: str, tmp_path: Path) -> None:

@@ -230,7 +230,10 @@ def test_the_range_of_an_option_that_reports_do_not_list_holds_its_count(name: s
     assert (low, bar < high < 2 * bar) == (0, True)
     words = f"not found to reach about {math.ceil(bar)} (0 to {high})"
     assert count_with_range(plan, rounds) == words
-    assert range_of_unlisted(plan, CountedRounds(1, 1, 1, 20)) == (0, 20)
+    few = CountedRounds(1, 1, 1, 15)
+    assert count_with_range(plan, few) == "not known (0 to 15)"
+    asked |= {"threshold": 5, "epsilon": 0.5, "domain": plan.question.domain.model_dump()}
+    assert "misses items:" in limits_of_list(first_plan(asked, rounds=1), few)[0]
     above, unlisted = 0, 0
     for seed in range(20):
         *_, last = run_study(mechanism, plan.question, TERMS, [[devices]], Random(seed), planned=1)

@@ -176,6 +176,18 @@ async def test_readers_of_one_link_do_not_shut_out_those_of_another(
         assert (await served.client.get(other.removeprefix("http://test"))).status_code == 200
 
 
+async def test_links_of_an_open_service_end_when_it_requires_keys(
+    serve: Serve, sqlite_url: str
+) -> None:
+    async with serve(sqlite_url) as served:
+        study = await served.create()
+        made = (await served.client.post(f"/v1/studies/{study}/share", json={})).json()
+        link = made["url"].removeprefix("http://test")
+        assert (await served.client.get(link)).status_code == 200
+    async with serve(sqlite_url, open=False) as served:
+        assert (await served.client.get(link)).status_code == 401
+
+
 async def test_a_slash_too_many_sends_the_token_nowhere(closed: Served) -> None:
     study, link, _ = await shared(closed)
     answer = await closed.client.get(with_path(link, f"/shared/{study}/"))
@@ -210,6 +222,11 @@ async def test_a_reader_makes_no_link_and_days_are_limited(closed: Served) -> No
         answer = await closed.client.request(method, path, json={}, headers=reader)
         assert answer.status_code == 403
     assert "Share…" not in (await closed.client.get(f"/studies/{study}", headers=reader)).text
+    writer = await keyed(closed, Permission.WRITE)
+    assert (await closed.client.post(path, json={}, headers=writer)).status_code == 403
+    form = f"/studies/{study}/share"
+    made = await closed.client.post(form, data={"days": "1"}, headers=writer | SAME_ORIGIN)
+    assert made.status_code == 403
     for days in (0, -1, 3651, "x"):
         answer = await closed.client.post(path, json={"days": days}, headers=headers)
         assert answer.status_code == 422
