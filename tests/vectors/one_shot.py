@@ -312,7 +312,7 @@ def shown(whole: OneShot) -> dict[str, Any]:
         "members": [
             {
                 what: whole.secret(name, member).hex()
-                for what, name in (("identity", "member"), ("key", "member key"))
+                for what, name in (("identity_secret", "member"), ("key_secret", "member key"))
             }
             for member in members
         ],
@@ -320,9 +320,9 @@ def shown(whole: OneShot) -> dict[str, Any]:
         "committee_digest": whole.digest.hex(),
         "devices": [
             {
-                "identity": whole.secret("device", device).hex(),
-                "ephemeral": whole.secret("ephemeral", device).hex(),
-                "stream": whole.secret("stream", device).hex(),
+                "identity_secret": whole.secret("device", device).hex(),
+                "ephemeral_secret": whole.secret("ephemeral", device).hex(),
+                "stream_secret": whole.secret("stream", device).hex(),
                 "vector": whole.vector(device),
                 "label": whole.label(device).hex(),
                 "root": whole.opening(device)[1].hex(),
@@ -415,7 +415,16 @@ def no_committees(whole: OneShot) -> list[tuple[str, bytes]]:
     ]
 
 
-def one_shot() -> dict[str, Any]:
+def with_exact_numbers(case: Any) -> Any:
+    """Return a case with its integers of 2^53 or more as text, which JavaScript would round."""
+    if isinstance(case, dict):
+        return {key: with_exact_numbers(value) for key, value in case.items()}
+    if isinstance(case, list | tuple):
+        return [with_exact_numbers(value) for value in case]
+    return str(case) if isinstance(case, int) and case >= 2**53 else case
+
+
+def one_shot() -> Any:
     """Return packings, parameters and a whole sum, and what must be refused."""
     whole = OneShot(Numbers(5, 1, 1, 3))
     rows = [(7, None, 150, 150), (5, None, 200, 200), (100, None, 100, 100), (100, None, 200, 200)]
@@ -476,7 +485,7 @@ def one_shot() -> dict[str, Any]:
         ("another member's sum under its own signature", sums[1][:-64] + sums[0][-64:]),
         ("an element is outside its lane", b"\xff" * (len(sums[0]) - 64) + sums[0][-64:]),
     ]
-    return {
+    cases = {
         "packings": packed,
         "no_packings": [
             {"comment": why, "p": p, "length": length, "packed": body.hex()}
@@ -497,3 +506,4 @@ def one_shot() -> dict[str, Any]:
         ],
         "no_member_sums": [{"comment": why, "sum": body.hex()} for why, body in member_sums],
     }
+    return with_exact_numbers(cases)

@@ -22,7 +22,8 @@ from tests.secagg.conftest import Script
 from tests.secagg.oneshot.conftest import same
 from tests.vectors import generate
 
-CASES = json.loads((Path(generate.__file__).parent / "one_shot.json").read_text())
+TEXT = (Path(generate.__file__).parent / "one_shot.json").read_text()
+CASES = json.loads(TEXT)
 (SUM,) = CASES["one_shot_sums"]
 MEMBERS = range(1, SUM["parameters"][0] + 1)
 unhex = bytes.fromhex
@@ -40,17 +41,21 @@ def session(committee: bytes | None = None) -> OneShotSession:
     registrar = unhex(SUM["registrar"])
     return OneShotSession(
         Committee.unpack(unhex(SUM["committee"]) if committee is None else committee),
-        Ring(tuple(Lane(q, length) for q, length in SUM["lanes"])),
+        Ring(tuple(Lane(int(q), length) for q, length in SUM["lanes"])),
         Registrar(registrar),
         SUM["minimum"],
         Registry(registrar, unhex(SUM["scope"])),
     )
 
 
+def test_a_language_whose_numbers_are_floats_reads_them_exactly() -> None:
+    assert json.loads(TEXT, parse_int=float) == CASES
+
+
 @each("packings")
 def test_packings(case: dict[str, Any]) -> None:
-    packing = PackedRows.of(case["p"], len(case["elements"]))
-    row, body = np.array([case["elements"]], np.uint64), unhex(case["packed"])
+    packing = PackedRows.of(int(case["p"]), len(case["elements"]))
+    row, body = np.array([list(map(int, case["elements"]))], np.uint64), unhex(case["packed"])
     assert packing.pack(row).tobytes() == body
     unpacked, is_valid = packing.unpack(np.frombuffer(body, np.uint8)[np.newaxis])
     assert np.array_equal(unpacked, row)
@@ -59,7 +64,7 @@ def test_packings(case: dict[str, Any]) -> None:
 
 @each("no_packings")
 def test_no_packings(case: dict[str, Any]) -> None:
-    packing, body = PackedRows.of(case["p"], case["length"]), unhex(case["packed"])
+    packing, body = PackedRows.of(int(case["p"]), case["length"]), unhex(case["packed"])
     assert len(body) == packing.nbytes
     assert not packing.unpack(np.frombuffer(body, np.uint8)[np.newaxis])[1].any()
 
@@ -87,7 +92,9 @@ def test_infeasible_committees(case: dict[str, Any]) -> None:
 
 def test_a_whole_sum_from_its_secrets_to_its_total() -> None:
     states = {
-        member: volunteer(Identity.of(unhex(secrets["identity"])), Script(unhex(secrets["key"])))
+        member: volunteer(
+            Identity.of(unhex(secrets["identity_secret"])), Script(unhex(secrets["key_secret"]))
+        )
         for member, secrets in zip(MEMBERS, SUM["members"], strict=True)
     }
     whole = session()
@@ -100,8 +107,8 @@ def test_a_whole_sum_from_its_secrets_to_its_total() -> None:
     for case in SUM["devices"]:
         sent = DeviceMessage.unpack(unhex(case["message"]), whole)
         check_message(whole, sent)
-        chance = Script(unhex(case["ephemeral"]), unhex(case["stream"]))
-        identity = Identity.of(unhex(case["identity"]))
+        chance = Script(unhex(case["ephemeral_secret"]), unhex(case["stream_secret"]))
+        identity = Identity.of(unhex(case["identity_secret"]))
         vector = whole.ring.vector(case["vector"])
         assert make_message(whole, identity, sent.enrolment, vector, chance) == sent
         assert sent.opening(whole).label.hex() == case["label"]
