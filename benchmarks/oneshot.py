@@ -8,8 +8,8 @@ Each row has the figure of one-shot sums as its value, and that of a pairwise su
 vector as its reference: for a device, all bytes that it sends and all of its CPU time in a cohort
 of `--cohort` devices (rates of 0.1 and 0.2). Vectors are `tracked`, 490 elements of
 12 bits (735 bytes), and 1,000 or 5,000 elements of 16 bits. A pairwise sum adds modulo 2^b, and
-the lanes of a one-shot sum have the smallest primes above. The committee of 300 is drawn from a
-population, of which a tenth is corrupt and a tenth away.
+the lanes of a one-shot sum have the smallest primes above. The committee of 300 is drawn from
+a million devices, of which a tenth is corrupt and a tenth away.
 
 Times are process CPU milliseconds of one thread. A device's is the median over all devices. Its
 first message includes tables that are kept for the next one; a program that takes part once pays
@@ -67,7 +67,7 @@ def committees() -> list[tuple[str, CommitteeParameters, tuple[Lane, ...]]]:
         ("m = 100, A = D = 10", of(100, 10, 10), (TRACKED, WORDS)),
         ("m = 100, A = D = 20", of(100, 20, 20), (TRACKED, WORDS)),
         ("m = 200, A = 20, D = 60", of(200, 20, 60), (TRACKED, WORDS)),
-        ("m = 300, drawn", drawn_committee_parameters(300, 0.1, 0.1), (TRACKED, WORDS)),
+        ("m = 300, drawn", drawn_committee_parameters(300, 0.1, 0.1, 10**6), (TRACKED, WORDS)),
         ("7 operators", of(7, 1, 1), (TRACKED, WORDS, WORDS_5000)),
     ]
 

@@ -11,10 +11,14 @@ signatures share more than A signers, so that an honest member would have signed
 are absent, m and D are smaller by their number, and m - D is the same: so this also holds for the
 sets of two committees of one sum, which a server may make of different operators.
 
-The rates of operators and of volunteers are of the committee itself. A committee that is drawn
-from a population at random has more than A colluding members with probability at most 2^-sigma,
-and more than D dropouts with probability at most 2^-eta. Both tails are exact: hypergeometric, or
-binomial for a population of unknown size.
+The rates of operators are of the committee itself. A committee of m members that is drawn at
+random from a population of V has more than A colluding members with probability at most 2^-sigma,
+and more than D dropouts with probability at most 2^-eta. If K of the V may collude, A is the
+smallest number with
+
+    2^sigma x sum over x > A of C(K, x) C(V - K, m - x)  <=  C(V, m)
+
+and D follows alike. Both sides are computed as integers, so that all languages find the same A.
 
 A Reed-Solomon code of R sums corrects (R - t) / 2 wrong ones, but A colluding members can place the
 word so close to another code word that such a decoder returns a wrong sum and blames an honest
@@ -22,7 +26,7 @@ member. A decoder that corrects e errors is not fooled by A if e + A <= R - t. S
 min(A, R - t - A): with R = t + A sums it only detects, and with all m sums it corrects min(A, D). A
 lying member counts as one that drops out.
 
-Source: packed sharing [Franklin92]; exact tails as in `secagg.seating`.
+Source: packed sharing [Franklin92].
 """
 
 import math
@@ -30,9 +34,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-import numpy as np
-
-from secagg.parameters import log_factorial, log_sum_exp, log_tail
+from secagg.parameters import Assumptions
 
 MAX_MEMBERS: Final = 1_000
 SOUNDNESS_BITS: Final = 48
@@ -101,40 +103,29 @@ def committee_parameters(
     Raises:
         ValueError: if a rate is not from 0 to below 1, or no parameters exist.
     """
-    a, d = (floor_of_rate(rate, members, name) for rate, name in _rates(corrupt, dropout))
+    a = floor_of_rate(corrupt, members, "corrupt")
+    d = floor_of_rate(dropout, members, "dropout")
     return CommitteeParameters(members, a, d, members - d - a if threshold is None else threshold)
 
 
 @lru_cache(maxsize=256)
 def drawn_committee_parameters(
-    members: int,
-    corrupt: float,
-    dropout: float,
-    population: int | None = None,
-    sigma: int = 40,
-    eta: int = 30,
+    members: int, corrupt: float, dropout: float, population: int, sigma: int = 40, eta: int = 30
 ) -> CommitteeParameters:
     """Return the parameters of a committee that is drawn at random from `population`.
 
-    `corrupt` and `dropout` are rates of the population. Its size is unknown if it is None; then
-    members are drawn with replacement, which is the worst case of all sizes.
+    `corrupt` and `dropout` are rates of the population.
 
     Raises:
-        ValueError: if a rate is not from 0 to below 1, the population is smaller than the
+        ValueError: if a rate or an exponent is out of range, the population is smaller than the
             committee, or no parameters exist.
     """
-    if population is not None and population < members:
+    if population < members:
         raise ValueError(f"{members} members cannot be drawn from a population of {population}")
-    exponents = (sigma, eta)
-    a, d = (
-        _largest_draw(members, rate, population, exponent, name)
-        for (rate, name), exponent in zip(_rates(corrupt, dropout), exponents, strict=True)
-    )
+    assumptions = Assumptions(corrupt, dropout, sigma, eta)
+    a = _largest_draw(members, assumptions.max_corrupt(population), population, sigma)
+    d = _largest_draw(members, assumptions.max_dropouts(population), population, eta)
     return CommitteeParameters(members, a, d, members - d - a)
-
-
-def _rates(corrupt: float, dropout: float) -> tuple[tuple[float, str], tuple[float, str]]:
-    return (corrupt, "corrupt"), (dropout, "dropout")
 
 
 def floor_of_rate(rate: float, count: int, name: str) -> int:
@@ -144,34 +135,17 @@ def floor_of_rate(rate: float, count: int, name: str) -> int:
     return math.floor((rate + _RATE_TOLERANCE) * count)
 
 
-def _largest_draw(
-    members: int, rate: float, population: int | None, exponent: int, name: str
-) -> int:
+def _largest_draw(members: int, marked: int, population: int, exponent: int) -> int:
     """Return the smallest number that a draw exceeds with probability at most 2^-exponent."""
-    marked = floor_of_rate(rate, members if population is None else population, name)
-    limit = -exponent * math.log(2)
-    for number in range(members):
-        if population is None:
-            tail = log_binomial_tail(members, rate, number + 1)
-        else:
-            tail = log_tail(population, np.array([float(marked)]), members, number + 1).item()
-        if tail <= limit:
-            return number
-    return members
-
-
-def log_binomial_tail(trials: int, probability: float, least: int) -> float:
-    """Return log Pr[X >= least] of a binomial X; the result is -inf where this is impossible."""
-    if least <= 0:
-        return 0.0
-    if least > trials or probability <= 0:
-        return -math.inf
-    if probability >= 1:
-        return 0.0
-    x = np.arange(float(least), trials + 1.0)
-    choices = log_factorial(trials) - log_factorial(x) - log_factorial(trials - x)
-    terms = choices + x * math.log(probability) + (trials - x) * math.log1p(-probability)
-    return min(log_sum_exp(terms).item(), 0.0)
+    number, above, draws = min(marked, members), 0, math.comb(population, members)
+    # The number of draws with exactly `number` of the marked; each step derives the one below.
+    exactly = math.comb(marked, number) * math.comb(population - marked, members - number)
+    while number and (above + exactly) << exponent <= draws:
+        above += exactly
+        undrawn = population - marked - members + number
+        exactly = exactly * number * undrawn // ((marked - number + 1) * (members - number + 1))
+        number -= 1
+    return number
 
 
 def degree_tests(p: int) -> int:

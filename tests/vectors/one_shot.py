@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from math import comb
 from typing import Any, NamedTuple
 
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -52,24 +51,12 @@ class Numbers(NamedTuple):
     t: int
 
 
-def binomial(trials: int, probability: Fraction, least: int) -> Fraction:
-    """Return Pr[X >= least] of a binomial X."""
-    part, whole = probability.numerator, probability.denominator
-    xs = range(max(least, 0), trials + 1)
-    ways = sum(comb(trials, x) * part**x * (whole - part) ** (trials - x) for x in xs)
-    return Fraction(ways, whole**trials)
-
-
-def drawn(m: int, corrupt: int, dropout: int, population: int | None) -> Numbers | None:
+def drawn(m: int, corrupt: int, dropout: int, population: int) -> Numbers | None:
     """Return the numbers of a drawn committee for 2^-40 and 2^-30; rates are in thousandths."""
 
     def largest(rate: int, exponent: int) -> int:
-        def exceeds(number: int) -> Fraction:
-            if population is None:
-                return binomial(m, Fraction(rate, 1000), number + 1)
-            return tail(population, population * rate // 1000, m, number + 1)
-
-        return next(x for x in range(m + 1) if exceeds(x) <= Fraction(1, 2**exponent))
+        marked, allowed = population * rate // 1000, Fraction(1, 2**exponent)
+        return next(x for x in range(m + 1) if tail(population, marked, m, x + 1) <= allowed)
 
     return checked(m, largest(corrupt, 40), largest(dropout, 30))
 
@@ -448,7 +435,7 @@ def one_shot() -> Any:
             "population": n,
             "numbers": numbers,
         }
-        for m, n, c, d in ((300, None, 100, 100), (200, None, 50, 100), (300, 1000, 100, 100))
+        for m, n, c, d in ((300, 1000, 100, 100), (50, 100, 100, 100), (200, 5000, 50, 100))
         if (numbers := drawn(m, c, d, n))
     ]
     packed = [
