@@ -196,11 +196,15 @@ class SharedLink(PublicModel):
 
 
 class PhaseRecord(PublicModel):
-    """The time at which a cohort entered `phase`, and the messages received in it."""
+    """The time at which a cohort entered `phase`, and the messages received in it.
+
+    `note` is what readers of the sum must know about the step before this phase.
+    """
 
     phase: Phase
     entered: datetime
     received: int
+    note: str | None = None
 
 
 class CohortView(PublicModel):

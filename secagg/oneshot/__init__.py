@@ -23,5 +23,6 @@ open no share, and the limit of corrections are additions of blindtally.
 
 [DisAgg] arXiv 2605.13708. [Ligero] Ames, Hazay, Ishai and Venkitasubramaniam, CCS 2017. [OPA]
 Karthikeyan and Polychroniadou, CRYPTO 2025. [Franklin92] Franklin and Yung, Communication
-Complexity of Secure Computation, STOC 1992.
+Complexity of Secure Computation, STOC 1992. [BCIKS20] Ben-Sasson, Carmon, Ishai, Kopparty and
+Saraf, Proximity Gaps for Reed-Solomon Codes, FOCS 2020.
 """

@@ -4,11 +4,15 @@
 of a message cannot sum a set with it. A message with more than A complaints is excluded: an honest
 member complained. The other complaints are settled between members and messages. In the first
 design such a member counted as dropped out; then m / A malicious devices, which send A bad shares
-each, would remove all honest members. So the server excludes the messages, and drops a member only
-while complaints would exclude more than a hundredth of all messages, or leave fewer than `minimum`,
-and more than t + A members remain. It drops the member with the largest weight, where a message
-with c complaints weighs 1 / c for each: honest members never complain about honest devices, so that
-colluding members exclude a number of honest devices that is about that of malicious ones.
+each, would remove all honest members. So the server drops a member only while complaints would
+exclude more than a hundredth of all messages, and drops at most `CommitteeParameters.droppable`.
+Then it excludes all contested messages, in any number: the degree proof holds only if a device
+could not choose the members that check it. Only if fewer than `minimum` messages would remain, it
+drops more members, down to t + A, and the result says so (`ChosenMessages.is_beyond_bound`).
+
+It drops the member with the largest weight, where a message with c complaints weighs 1 / c for
+each: honest members never complain about honest devices. If D is below 2 A, colluding members that
+remain can exclude messages of honest devices, as long as `minimum` messages remain.
 
 *The total.* The sums of the members are values of polynomials of degree t - 1, which have the
 total at -1 .. -rho. With t + A sums or more, those of the honest members alone determine the
@@ -55,10 +59,14 @@ class OpeningError(ProtocolError):
 
 @dataclass(frozen=True, slots=True)
 class ChosenMessages:
-    """The messages to sum, by digest in rising order, and the members that can sum them."""
+    """The messages to sum, by digest in rising order, and the members that can sum them.
+
+    `is_beyond_bound` if more members were dropped than the bound of `degree_tests` allows.
+    """
 
     included: tuple[bytes, ...]
     members: frozenset[int]
+    is_beyond_bound: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +120,8 @@ def choose_messages(
     if len(included) < session.minimum:
         raise OpeningError(f"{len(included)} messages remain of a minimum of {session.minimum}")
     unable = {member for member, named in contested.items() if (named & is_left).any()}
-    return ChosenMessages(included, frozenset(checked) - unable)
+    is_beyond_bound = len(unable) > session.parameters.droppable(len(checked))
+    return ChosenMessages(included, frozenset(checked) - unable, is_beyond_bound)
 
 
 def _excluded(
@@ -123,15 +132,17 @@ def _excluded(
     for named in contested.values():
         counts += named
     excluded = counts > session.parameters.corrupt
-    spare = sent - int(excluded.sum()) - session.minimum
-    limit = max(0, min(sent // EXCLUDED_SHARE, spare))
+    spare = max(0, sent - int(excluded.sum()) - session.minimum)
     members, counts = set(contested), np.where(excluded, 0, counts)
-    while np.count_nonzero(counts) > limit and checked > session.parameters.needed_sums:
+    for dropped in range(checked - session.parameters.needed_sums):
+        is_within_bound = dropped < session.parameters.droppable(checked)
+        limit = min(sent // EXCLUDED_SHARE, spare) if is_within_bound else spare
+        if np.count_nonzero(counts) <= limit:
+            break
         weights = np.divide(1, counts, where=counts > 0, out=np.zeros(sent))
-        dropped = max(sorted(members), key=lambda member: float(weights @ contested[member]))
-        counts -= contested[dropped] & (counts > 0)
-        members.remove(dropped)
-        checked -= 1
+        heaviest = max(sorted(members), key=lambda member: float(weights @ contested[member]))
+        counts -= contested[heaviest] & (counts > 0)
+        members.remove(heaviest)
     return excluded | (counts > 0)
 
 

@@ -26,7 +26,7 @@ member. A decoder that corrects e errors is not fooled by A if e + A <= R - t. S
 min(A, R - t - A): with R = t + A sums it only detects, and with all m sums it corrects min(A, D). A
 lying member counts as one that drops out.
 
-Source: packed sharing [Franklin92].
+Source: packed sharing [Franklin92]; proximity gaps of Reed-Solomon codes [BCIKS20].
 """
 
 import math
@@ -90,6 +90,14 @@ class CommitteeParameters:
         """Return the number of signatures of one set without which no member sends its sum."""
         return self.members - self.dropouts
 
+    def droppable(self, checked: int) -> int:
+        """Return how many of `checked` members may be dropped within the bound of `degree_tests`.
+
+        It is half of those beyond t + A, rounded down, or one.
+        """
+        surplus = max(0, checked - self.needed_sums)
+        return max(surplus // 2, min(surplus, 1))
+
     def correctable(self, received: int) -> int:
         """Return the number of wrong sums among `received` that can be corrected safely."""
         return max(0, min(self.corrupt, received - self.needed_sums))
@@ -148,15 +156,25 @@ def _largest_draw(members: int, marked: int, population: int, exponent: int) -> 
     return number
 
 
-def degree_tests(p: int) -> int:
-    """Return the number of blinded combinations per lane (r): p^r is `2^SOUNDNESS_BITS` or more.
+def degree_tests(p: int, parameters: CommitteeParameters) -> int:
+    """Return the least number of blinded combinations (r) with p^r >= 2^48 (2 (m - A) + 1).
 
-    A device whose shares for the honest members are not on one polynomial passes with probability
-    at most about m p^-r for each attempt. Coins are hashes of the message, so that a device may
-    try as often as it can hash. It wins only that members count as liars, or that the sum does not
-    open. No secret of another device depends on this test.
+    Any t points lie on a polynomial of degree t - 1. So a device can give shares on none, and
+    choose after the coins which honest members its proof suits; the others complain. Say n honest
+    members check, and at most d = (n - t) / 2 of them are dropped. Then, but for a fraction n p^-r
+    of the coins, all columns are polynomials on one set of n - d members or more that was fixed
+    before the coins [BCIKS20, Theorem 1.6 for unique decoding]. Each member outside it passes with
+    probability p^-r. So the members that pass have shares on no polynomial with probability at most
+    (n + d) p^-r for each attempt. If one of n = t + 1 is dropped, the others are always on one, and
+    the device has chosen one of n vectors.
+
+    A member that the device keeps from checking after the coins counts as dropped. If more than
+    `CommitteeParameters.droppable` are, the factor is the number of sets of t honest members: 2^42
+    for m = 100 and A = D = 10. Coins are hashes of the message, so that a device may try as often
+    as it can hash. It wins only that members count as liars, or that the sum does not open. No
+    secret of another device depends on this test.
     """
-    tests = 1
-    while p**tests < 2**SOUNDNESS_BITS:
+    tests, needed = 1, (2 * (parameters.members - parameters.corrupt) + 1) << SOUNDNESS_BITS
+    while p**tests < needed:
         tests += 1
     return tests

@@ -99,7 +99,7 @@ class LaneSharing:
     def of(cls, lane: Lane, parameters: CommitteeParameters) -> "LaneSharing":
         """Return the sharing of `lane`."""
         columns = -(-lane.length // parameters.packed_secrets)
-        blinds = degree_tests(lane.q)
+        blinds = degree_tests(lane.q, parameters)
         return cls(
             lane,
             parameters,

@@ -26,6 +26,10 @@ from server.rounds.cohort_sums import SummedCohort, check_sum
 _MAX_MESSAGES_PER_PAGE = 1_000
 _PAGE_MEMORY = 8 * 2**20  # bytes
 _PARTS_MEMORY = 1_000  # bytes of the objects of a message
+_BEYOND_BOUND = (
+    "Too few messages had no complaint. More members were dropped than the bound of the degree "
+    "proof allows, so that a lying device may have chosen the members that checked it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +141,8 @@ async def check_messages(store: Store, cohort: PendingCohort) -> CheckedCohort:
     by_number = served.by_number(complaints)
     lists = ((number, ComplaintList.unpack(body)) for number, body in by_number.items())
     chosen = await asyncio.to_thread(choose_messages, served.session, digests, lists)
-    return CheckedCohort(Phase.AGREEING, message_set=b"".join(chosen.included))
+    note = _BEYOND_BOUND if chosen.is_beyond_bound else None
+    return CheckedCohort(Phase.AGREEING, message_set=b"".join(chosen.included), note=note)
 
 
 async def open_one_shot_sum(store: Store, cohort: PendingCohort) -> SummedCohort:

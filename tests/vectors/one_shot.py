@@ -71,8 +71,10 @@ def signatures(numbers: Numbers) -> int:
     return next(x for x in range(2000) if x + numbers.d == numbers.m)
 
 
-def tests(p: int) -> int:
-    return next(r for r in range(1, 64) if p**r >= 2**48)
+def tests(p: int, numbers: Numbers) -> int:
+    """Return r: the bound of the degree proof, (2 (m - A) + 1) / p^r, is at most 2^-48."""
+    bounds = ((r, Fraction(2 * (numbers.m - numbers.a) + 1, p**r)) for r in range(1, 99))
+    return next(r for r, bound in bounds if bound <= Fraction(1, 2**48))
 
 
 # A whole sum
@@ -176,11 +178,11 @@ class OneShot:
     def polynomials(self, device: int) -> list[list[dict[int, int]]]:
         """Return by lane the values at the nodes of all columns, and then of the blinds."""
         a, t, rho = self.numbers.a, self.numbers.t, self.rho
-        sizes = [(p, a * self.width((p, n)) + t * tests(p)) for p, n in LANES]
+        sizes = [(p, a * self.width((p, n)) + t * tests(p, self.numbers)) for p, n in LANES]
         draws = ref.mask(self.secret("stream", device), sizes)
         result = []
         for (p, n), elements, draw in zip(LANES, self.vector(device), draws, strict=True):
-            width, r = self.width((p, n)), tests(p)
+            width, r = self.width((p, n)), tests(p, self.numbers)
             padded = elements + [0] * (width * rho - n)
             rows = [[padded[column * rho + i] for column in range(width)] for i in range(rho)]
             rows += [draw[i * width : (i + 1) * width] for i in range(a)]
@@ -215,12 +217,12 @@ class OneShot:
     def proof(self, device: int) -> bytes:
         key, root, _, _ = self.opening(device)
         seed = ref.digest(b"blindtally one-shot coins v1\0", self.label(device), key, root)
-        sizes = [(p, self.width((p, n)) * tests(p)) for p, n in LANES]
+        sizes = [(p, self.width((p, n)) * tests(p, self.numbers)) for p, n in LANES]
         body = b""
         for (p, n), beta, of_lane in zip(
             LANES, coins(seed, sizes), self.polynomials(device), strict=True
         ):
-            width, r = self.width((p, n)), tests(p)
+            width, r = self.width((p, n)), tests(p, self.numbers)
             tau = [
                 (sum(beta[k * r + b] * of_lane[k][x] for k in range(width)) + of_lane[width + b][x])
                 % p

@@ -37,17 +37,17 @@ def test_a_message_with_bad_shares_is_excluded_and_the_sum_is_exact(whole: Round
 
 
 def test_malicious_devices_with_few_bad_shares_each_do_not_remove_the_members(whole: Round) -> None:
-    """Guards: messages are excluded before members, once t + A members remain."""
+    """Guards: messages are excluded, not members, once half of those beyond t + A are dropped."""
     for device, members in ((1, (3, 4)), (2, (5, 6)), (4, (7, 8))):
         badly_shared(whole, device, members)
     whole.check()
     assert [len(whole.complaints[member].messages) for member in range(2, 9)] == [0] + [1] * 6
     included, able = whole.choose()
-    assert list(included) == whole.set_of([0, 1, 3, 5])
-    assert able == {1, 2, 5, 6, 7, 8, 9}
+    assert list(included) == whole.set_of([0, 3, 5])
+    assert able == set(whole.members)
     whole.agree(included, able)
     whole.release()
-    assert same(whole.open().total, whole.plain_sum([0, 1, 3, 5]))
+    assert same(whole.open().total, whole.plain_sum([0, 3, 5]))
 
 
 def test_a_message_with_a_bad_share_is_excluded_where_many_messages_remain(
@@ -92,22 +92,57 @@ def test_one_lying_member_does_not_leave_too_few_messages(monkeypatch: pytest.Mo
 
 def test_a_member_whose_complaints_are_all_about_excluded_messages_sums(whole: Round) -> None:
     """Guards: members that were dropped without effect take part again."""
-    for device, members in ((1, (3, 5)), (2, (3, 6)), (4, (7,)), (5, (7,))):
+    for device, members in ((1, (3, 5)), (2, (3, 6))):
         badly_shared(whole, device, members)
     whole.check()
-    included, able = whole.choose()  # drops 7 and then 3, and excludes the messages of 1 and 2
+    included, able = whole.choose()  # drops 3, and excludes the messages of 1 and 2
     assert list(included) == whole.set_of([0, 3, 4, 5])
-    assert able == {1, 2, 3, 4, 5, 6, 8, 9}
+    assert able == set(whole.members)
 
 
-def test_no_more_members_are_dropped_than_those_beyond_t_plus_a(whole: Round) -> None:
-    """Guards: t + A members remain in `choose_messages`."""
+@pytest.mark.parametrize(
+    ("minimum", "included", "dropped"), [(3, [0, 1, 5], {3}), (4, [0, 1, 2, 5], {3, 4})]
+)
+def test_more_than_half_of_the_members_beyond_t_plus_a_are_dropped_only_for_the_minimum(
+    minimum: int, included: list[int], dropped: set[int]
+) -> None:
+    """Guards: both limits in `_excluded`, and `is_beyond_bound`; of 9 members, 7 are needed."""
+    whole = assemble(minimum=minimum)
+    whole.send()
     for device, member in ((1, 3), (2, 4), (3, 5), (4, 6)):
         badly_shared(whole, device, [member])
     whole.check()
-    included, able = whole.choose()
-    assert list(included) == whole.set_of([0, 1, 2, 5])
-    assert able == {1, 2, 5, 6, 7, 8, 9}
+    chosen = choose_messages(whole.session, whole.set_of(), whole.complaints.items())
+    assert list(chosen.included) == whole.set_of(included)
+    assert chosen.members == set(whole.members) - dropped
+    assert chosen.is_beyond_bound == (len(dropped) > 1)
+
+
+def test_no_more_members_are_dropped_than_those_beyond_t_plus_a() -> None:
+    """Guards: t + A members remain in `choose_messages`."""
+    whole = assemble(minimum=5)
+    whole.send()
+    for device, member in ((1, 3), (2, 4), (3, 5), (4, 6)):
+        badly_shared(whole, device, [member])
+    whole.check()
+    with pytest.raises(OpeningError, match="4 messages remain of a minimum of 5"):
+        whole.choose()
+
+
+def test_a_device_does_not_choose_the_members_that_check_it() -> None:
+    """Guards: at most half of the surplus is dropped.
+
+    With its coins, a device found t + 1 = 11 of 15 honest members whose shares on no polynomial
+    agree with its proof. Once the other four are dropped, the sum would not open.
+    """
+    numbers = CommitteeParameters(members=20, corrupt=5, dropouts=5, threshold=10)
+    session = assemble(1, numbers).session
+    messages = [bytes([number]) * 32 for number in range(10)]
+    complaints = {member: ComplaintList((), bytes(64)) for member in range(1, 21)}
+    complaints |= {member: ComplaintList((messages[0],), bytes(64)) for member in range(17, 21)}
+    chosen = choose_messages(session, messages, complaints.items())
+    assert list(chosen.included) == messages[1:]
+    assert not chosen.is_beyond_bound
 
 
 # False complaints
@@ -123,7 +158,10 @@ def complain(whole: Round, member: int, devices: Any) -> None:
 
 
 def test_colluding_members_that_complain_about_every_device_are_dropped(whole: Round) -> None:
-    """Guards: the weights in `choose_messages`: otherwise two members would exclude everything."""
+    """Guards: the weights in `choose_messages`: otherwise two members would exclude everything.
+
+    One of them is half of the surplus, so that the sum is beyond the bound.
+    """
     whole.check()
     for member in COLLUDING:
         complain(whole, member, range(6))

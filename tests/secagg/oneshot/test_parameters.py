@@ -115,8 +115,25 @@ def test_a_committee_that_is_too_small_to_draw_has_a_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("p", "tests"), [(13, 13), (257, 6), (4093, 5), (4099, 4), (65537, 3), (2**61 - 1, 1)]
+    ("p", "tests"), [(13, 14), (257, 7), (521, 6), (4093, 5), (65537, 4), (2**61 - 1, 1)]
 )
-def test_degree_tests_have_48_bits(p: int, tests: int) -> None:
-    assert degree_tests(p) == tests
-    assert p**tests >= 2**48 > p ** (tests - 1)
+def test_degree_tests_of_seven_operators_have_48_bits(p: int, tests: int) -> None:
+    assert degree_tests(p, CommitteeParameters(7, 1, 1, 5)) == tests
+    assert p**tests >= 13 * 2**48 > p ** (tests - 1)  # 13 = 2 (m - A) + 1
+
+
+def test_degree_tests_follow_the_number_of_honest_members() -> None:
+    assert degree_tests(521, CommitteeParameters(100, 10, 10, 80)) == 7
+
+
+@given(a=st.integers(0, 30), d=st.integers(0, 30), t=st.integers(1, 60), absent=st.integers(0, 60))
+def test_dropped_members_are_at_most_half_of_the_honest_ones_beyond_t(
+    a: int, d: int, t: int, absent: int
+) -> None:
+    """However many of the colluding members check; or one of t + 1 is dropped."""
+    parameters = CommitteeParameters(a + 2 * d + t + a + 1, a, d, t + a)
+    checked = parameters.members - absent
+    dropped = parameters.droppable(checked)
+    for honest in range(max(0, checked - a), checked + 1):
+        assert 2 * dropped <= max(0, honest - parameters.threshold) or dropped == 1
+    assert dropped <= max(0, checked - parameters.needed_sums)

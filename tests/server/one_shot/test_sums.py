@@ -12,6 +12,7 @@ from client.committee.member_journal import KeptKey, MemberJournal
 from protocol.api.phases import ONE_SHOT_SUM, Phase
 from secagg.keys import Identity
 from secagg.oneshot.message import merkle_levels
+from secagg.oneshot.parameters import CommitteeParameters
 from secagg.ring import Vector
 from server.db.repositories.messages.one_shot_messages import OneShotMessageRepository
 from server.rounds.jobs import JobRunner
@@ -69,6 +70,20 @@ async def test_a_round_sums_exactly_what_its_devices_sent_and_reads_each_message
     assert received[:5] == [7, 8, 7, 7, 7]
     assert len(trees) == 8  # one Merkle tree for each message
     assert len(pages) == len(set(pages)) == 2  # the second one is empty
+
+
+async def test_a_sum_beyond_the_bound_of_the_degree_proof_says_so(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: `_BEYOND_BOUND`; each sum is beyond a bound that no number of members keeps."""
+    monkeypatch.setattr(CommitteeParameters, "droppable", lambda *_: -1)
+    operators, study = Operators.of(), await create(served)
+    await send_all(served, await convene(served, study, operators), range(4))
+    (cohort,) = (await open_sum(served, study, operators)).cohorts
+    noted = [record.phase for record in cohort.history if record.note]
+    assert (noted, cohort.phase) == ([Phase.AGREEING], Phase.SUMMED)
+    page = await served.client.get(f"/studies/{study}/rounds/1")
+    assert "may have chosen the members that checked it." in page.text
 
 
 async def test_a_member_is_found_by_its_identity_and_not_by_reading_all_studies(

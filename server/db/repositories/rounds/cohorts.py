@@ -65,13 +65,15 @@ class CheckedCohort:
     """Result of the phase `checking`, after which a cohort goes `to` another phase.
 
     `accused` are the slots of dealers that must answer, and `accusations` pairs of dealer and
-    holder. `message_set` has the digests of the messages of a one-shot sum, in rising order.
+    holder. `message_set` has the digests of the messages of a one-shot sum, in rising order, and
+    `note` is what readers of the sum must know.
     """
 
     to: Phase
     accused: Sequence[int] = ()
     accusations: Sequence[tuple[int, int]] = ()
     message_set: bytes | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,6 +359,8 @@ def _make_change(session: Session, row: CohortRow | None, change: _Change, now: 
     enter_phase(session, row, to, count, now, duration, cause=change.cause)
     if change.checked is not None:
         row.accused = list(change.checked.accused)
+        if change.checked.note is not None:
+            row.history = [*row.history[:-1], row.history[-1] | {"note": change.checked.note}]
         if change.checked.message_set is not None:
             session.add(MessageSetRow(cohort=row.id, digests=change.checked.message_set))
     return True
