@@ -12,8 +12,8 @@ mean of keys *is* the weighted mean of their hashes. The finaliser breaks this. 
 as good as random is an assumption, which the tests probe on keys that differ little. An attacker
 who knows the seed can make collisions, so every round has a fresh seed.
 
-Coefficients and keys come from BLAKE2b keyed with the 32-byte seed and personalised with
-the purpose, so different seeds, and purposes under one seed, give independent functions.
+Coefficients and keys come from the AES-256-CTR stream whose key is SHA-256 of a label, the 32-byte
+seed and the purpose. So different seeds, and purposes under one seed, give independent functions.
 
 `splitmix_hash` takes a seed of 64 bits for each value instead, for oracles that allow any hash:
 
@@ -25,13 +25,16 @@ collide under 1 of m seeds is an assumption that tests probe. Privacy needs noth
 function.
 """
 
-import hashlib
 from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import sha256
 from typing import TypeVar
 
 import numpy as np
 
 from protocol.numerics.array_types import Words
+from secagg.keys import Keystream
+from secagg.ring import Lane
 
 _PRIME = np.uint64(2**61 - 1)
 _U29, _U30, _U31, _U32 = (np.uint64(shift) for shift in (29, 30, 31, 32))
@@ -56,9 +59,9 @@ class HashFamily:
     keys: Words = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        drawn = _derive(self.seed, self.purpose, 1 + self.chunks + 2 * self.outputs)
-        object.__setattr__(self, "coefficients", drawn[: 1 + self.chunks] & _PRIME)
-        object.__setattr__(self, "keys", drawn[1 + self.chunks :].reshape(2, self.outputs))
+        drawn = _derive(self.seed, self.purpose, self.chunks, self.outputs)
+        object.__setattr__(self, "coefficients", drawn[0])
+        object.__setattr__(self, "keys", drawn[1])
 
     def fingerprint(self, keys: Words) -> Words:
         """Return the 61-bit fingerprints of `keys`, shape `(n, chunks)`."""
@@ -79,6 +82,11 @@ class HashFamily:
         return mix(mix(self.fingerprint(keys)[:, np.newaxis] ^ first) + second)
 
 
+def seeded_stream(seed: bytes, purpose: str) -> Keystream:
+    """Return the stream of a public 32-byte `seed` for one purpose."""
+    return Keystream(sha256(b"blindtally hashing v1\0" + seed + purpose.encode()).digest())
+
+
 def fast_range(words: Words, bound: int) -> Words:
     """Return `words` mapped below `bound` < 2^32, uniform except for a bias of bound / 2^32."""
     return ((words >> _U32) * np.uint64(bound)) >> _U32
@@ -90,13 +98,15 @@ def splitmix_hash(seeds: Words, values: Words, m: int) -> Words:
     return fast_range(mix(streams + (values + np.uint64(1)) * GOLDEN_RATIO), m)
 
 
-def _derive(seed: bytes, purpose: str, count: int) -> Words:
-    """Return `count` words of BLAKE2b in counter mode, for one seed and purpose."""
-    blocks = (
-        hashlib.blake2b(block.to_bytes(8, "little"), key=seed, person=purpose.encode()).digest()
-        for block in range(-(-count // 8))
-    )
-    return np.frombuffer(b"".join(blocks), dtype="<u8")[:count].astype(np.uint64)
+# A device makes a plan's hash functions several times. Drawing them takes 20 microseconds.
+@lru_cache(64)
+def _derive(seed: bytes, purpose: str, chunks: int, outputs: int) -> tuple[Words, Words]:
+    """Return the coefficients and keys of a family, shapes `(1 + chunks,)` and `(2, outputs)`."""
+    stream = seeded_stream(seed, purpose)
+    coefficients = Lane(int(_PRIME), 1 + chunks).uniform(stream)
+    keys = np.empty(2 * outputs, "<u8")
+    stream.fill(keys)
+    return coefficients, keys.reshape(2, outputs)
 
 
 def _times_2_32(x: Words) -> Words:

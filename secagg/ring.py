@@ -105,6 +105,13 @@ class Lane:
             stream.fill(rest)
             np.bitwise_and(rest, self.low_bits, out=rest)
 
+    def uniform(self, stream: Keystream) -> Array:
+        """Return the next uniform elements of a mask, reduced."""
+        out = np.empty(self.length, self.dtype)
+        self.draw(stream, out)
+        self.reduce(out)
+        return out
+
     def add(self, into: Array, other: Array) -> None:
         """Add the reduced `other` to the reduced `into`, in place."""
         np.add(into, other, out=into)

@@ -1,12 +1,12 @@
 """Domains of hashed items: keys of one size, independent of the length of an item.
 
-A key is 40 bits of BLAKE2b over the item, salted by the question, in 2 chunks; or 24 in one, 32,
-48, or 72 in 3. Two items with the same key are counted together, and while devices hold both, no
-string is recovered. Only held items matter, not the number of possible items: N tokens of other
-items add N / 2^b to a count on average. They spoil a string only in the round that fetches it, if
-they are in that round. For n devices with at most m tokens each, a piece of a string is lost with
-probability at most n m / 2^b (and fetched again, and lost again if the other item is held in every
-round).
+A key is the first 40 bits of SHA-256 over the question's salt and the item, in 2 chunks; or 24 in
+one, 32, 48, or 72 in 3. Two items with the same key are counted together, and while devices hold
+both, no string is recovered. Only held items matter, not the number of possible items: N tokens of
+other items add N / 2^b to a count on average. They spoil a string only in the round that fetches
+it, if they are in that round. For n devices with at most m tokens each, a piece of a string is lost
+with probability at most n m / 2^b (and fetched again, and lost again if the other item is held in
+every round).
 
 With few bits cells are small. With 24 bits one piece in 400 is lost for up to 41,943 tokens
 (`min_key_bits`); with 40 bits the probability is 1e-8 for 10,000 tokens. But 2^24 hashes find an
@@ -23,10 +23,10 @@ text with the form of a name is not an item.
 Source: keys by hash are as in [GoodrichMitzenmacher11]; names and fetching are ours.
 """
 
-import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from hashlib import sha256
 from typing import Literal, Self, get_args
 
 import numpy as np
@@ -80,9 +80,9 @@ class Hashed(BaseDomain):
 
     def _number(self, item: str) -> int:
         """Return the bits of the key of `item`, before its chunks are reduced."""
-        salt = self.salt.encode()
-        digest = hashlib.blake2b(item.encode(), digest_size=self.key_bits // 8, salt=salt)
-        return int.from_bytes(digest.digest(), "big")
+        salted = f"{self.salt}\0{item}".encode()  # neither contains NUL
+        digest = sha256(b"blindtally item v1\0" + salted).digest()
+        return int.from_bytes(digest[: self.key_bits // 8], "big")
 
     def keys_of(self, names: Sequence[str]) -> Keys:
         rows = self._chunks(int(name.removeprefix(_KEY_NAME_PREFIX), 16) for name in names)

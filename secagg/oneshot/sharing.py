@@ -32,7 +32,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secagg.keys import Keystream
-from secagg.masks import MaskedVector
 from secagg.oneshot.field import (
     Bytes,
     Elements,
@@ -280,9 +279,4 @@ class Sharing:
 
 def _uniform(p: int, count: int, stream: Keystream) -> Elements:
     """Return `count` exactly uniform elements of GF(p) from `stream`, as masks are drawn."""
-    if not count:
-        return np.zeros(0, np.uint64)
-    ring = Ring((Lane(p, count),))
-    drawn = MaskedVector(ring, ring.zero())
-    drawn.add(stream)
-    return drawn.lanes[0].astype(np.uint64)
+    return Lane(p, count).uniform(stream).astype(np.uint64) if count else np.zeros(0, np.uint64)

@@ -1,15 +1,19 @@
-"""The known answers of tests/vectors/plans.json: what is derived and read above `secagg`."""
+"""The known answers of plans.json and hashing.json: what is derived and read above `secagg`."""
 
 import json
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from protocol.api.credentials import possession_statement
 from protocol.api.messages_outside_sums import SignedReport
+from protocol.domains.hashed import Hashed
+from protocol.hashing import HashFamily
 from protocol.mechanisms.registry import parse_plan
+from protocol.mechanisms.tracked.counters import CounterGroup, Counters
 from protocol.report_mechanism import REPORTS_SCOPE
 from secagg.keys import Identity
 from secagg.messages import (
@@ -23,7 +27,9 @@ from secagg.roster import ShareCommitment, ShareCommitments, share_commitments_b
 from secagg.shares import ReceivedShares, SharePair, received_shares_bytes
 from tests.vectors import generate
 
-PLANS = json.loads((Path(generate.__file__).parent / "plans.json").read_text())
+FOLDER = Path(generate.__file__).parent
+CASES = json.loads((FOLDER / "plans.json").read_text())
+CASES |= json.loads((FOLDER / "hashing.json").read_text())
 UNPACK: dict[str, Any] = {
     "share-commitments": ShareCommitments,
     "confirmations": unpack_signatures,
@@ -46,7 +52,7 @@ unhex = bytes.fromhex
 
 
 def each(key: str) -> Any:
-    return pytest.mark.parametrize("case", PLANS[key])
+    return pytest.mark.parametrize("case", CASES[key])
 
 
 @each("plans")
@@ -112,3 +118,33 @@ def test_reports(case: dict[str, str]) -> None:
     read = SignedReport.unpack(identity.public, made.pack(), len(made.body), bool(enrolment))
     assert read == made
     assert read.has_valid_signature
+
+
+@each("hash_families")
+def test_hash_families(case: dict[str, Any]) -> None:
+    keys, words = np.array(case["hashed"], np.uint64), np.array(case["words"], np.uint64)
+    family = HashFamily(unhex(case["seed"]), case["purpose"], keys.shape[1], words.shape[1])
+    assert family.coefficients.tolist() == [int(x) for x in case["coefficients"]]
+    assert family.keys.ravel().tolist() == [int(x) for x in case["keys"]]
+    assert family.fingerprint(keys).tolist() == [int(x) for x in case["fingerprints"]]
+    assert (family.hash(keys) == words).all()
+
+
+@each("counter_weights")
+def test_weights_of_counters(case: dict[str, Any]) -> None:
+    sizes = [len(group) for group in case["weights"]]
+    groups = tuple(
+        CounterGroup(bits=1 + row, items=tuple(f"{row} {place}" for place in range(size)))
+        for row, size in enumerate(sizes)
+    )
+    counters = Counters(groups, 9, unhex(case["seed"]))
+    # The check of a single count of 1 is the item's weight.
+    weights = [weight for group in case["weights"] for weight in group]
+    for counts, weight in zip(np.eye(len(weights), dtype=np.int64), weights, strict=True):
+        assert sum(int(check[0]) for check in counters.encode(counts)[2::3]) == weight
+
+
+@each("item_keys")
+def test_names_of_hashed_items(case: dict[str, Any]) -> None:
+    domain = Hashed(max_bytes=40, key_bits=case["key_bits"], salt=case["salt"])
+    assert domain.name(case["item"]) == case["name"]

@@ -219,6 +219,8 @@ def test_masks(case: dict[str, Any]) -> None:
     mask = MaskedVector(ring(case), ring(case).zero())
     mask.add(Keystream(unhex(case["key"])))
     assert [lane.tolist() for lane in mask.lanes] == case["mask"]
+    stream = Keystream(unhex(case["key"]))
+    assert [lane.uniform(stream).tolist() for lane in ring(case).lanes] == case["mask"]
 
 
 @each("vectors", "vectors")

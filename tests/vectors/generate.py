@@ -10,6 +10,7 @@ from typing import Any
 from tests.vectors import reference as ref
 from tests.vectors.cohorts import sums
 from tests.vectors.exact import Terms, parameters
+from tests.vectors.hashing import hashing
 from tests.vectors.keys import device_identities, keys, signatures
 from tests.vectors.messages import labels, messages
 from tests.vectors.one_shot import one_shot
@@ -201,6 +202,7 @@ FILES = {
     "sums": sums,
     "refusals": refusals,
     "plans": plans,
+    "hashing": hashing,
     "device_identities": device_identities,
     "one_shot": one_shot,
 }

@@ -24,13 +24,13 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import shake_256
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from protocol.hashing import seeded_stream
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.window_posterior import GroupLaws, read_windows
 from protocol.numerics import special
@@ -150,8 +150,12 @@ class Counters:
 
     @cached_property
     def _weights(self) -> list[Integers]:
-        """Return the weights of each group, from 1 to p - 1."""
-        return [_draw_weights(self.seed, group.bits, len(group.items)) for group in self.groups]
+        """Return the weights of each group, uniform from 1 to p - 1."""
+        if not self.groups:
+            return []
+        lane = Lane(_CHECK_PRIME - 1, len(self.items))
+        drawn = lane.uniform(seeded_stream(self.seed, "counter weights"))
+        return self._parts(drawn.astype(np.int64) + 1)
 
     @property
     def _group_windows(self) -> list[int]:
@@ -227,13 +231,6 @@ def first_counts(holds: Callable[[Floats], Flags], start: Floats) -> Floats:
         reached = holds(middle)
         low, high = np.where(reached, low, middle), np.where(reached, middle, high)
     return high
-
-
-def _draw_weights(seed: bytes, bits: int, count: int) -> Integers:
-    stream = shake_256(b"blindtally counters v1\0" + seed + bytes([bits])).digest(4 * count)
-    words = np.frombuffer(stream, "<u4").astype(np.int64)
-    weights: Integers = 1 + words % (_CHECK_PRIME - 1)
-    return weights
 
 
 def _check(counts: Integers, weights: Integers) -> int:

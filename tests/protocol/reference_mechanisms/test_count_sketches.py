@@ -284,7 +284,7 @@ def test_exact_estimates_of_common_items_can_show_a_rare_one() -> None:
     domain = Alphabet(characters="abcd", length=2)
     asked = question("count-median", domain=domain, threshold=5, words=9, rows=2)
     mechanism = SUM_MECHANISMS["count-median"]
-    plan = mechanism.first_plan(asked, TERMS, "s", 1, random.Random(4))
+    plan = mechanism.first_plan(asked, TERMS, "s", 1, random.Random(0))
     held = [*["aa"] * 40, *["bb"] * 30, *["cc"] * 29, "dd"]
     total = mechanism.encode_sum(plan, [{item: 1} for item in held], seeded(1))
     state = mechanism.decode(plan, total, len(held), EMPTY_STATE).state
