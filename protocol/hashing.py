@@ -106,6 +106,8 @@ def _derive(seed: bytes, purpose: str, chunks: int, outputs: int) -> tuple[Words
     coefficients = Lane(int(_PRIME), 1 + chunks).uniform(stream)
     keys = np.empty(2 * outputs, "<u8")
     stream.fill(keys)
+    for array in (coefficients, keys):
+        array.setflags(write=False)  # all callers share it
     return coefficients, keys.reshape(2, outputs)
 
 
