@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime, timedelta
 from random import Random
 from typing import Any, NoReturn
@@ -70,6 +70,18 @@ async def test_a_fault_while_summing_fails_that_cohort_and_no_other(
     await until_summed(served, other, devices)
 
 
+def replace_snapshot(
+    monkeypatch: pytest.MonkeyPatch, served: Served, snapshot: Callable[..., Awaitable[Any]]
+) -> None:
+    """Replace the snapshot of one service; those of other tests' threads poll meanwhile."""
+    original = CohortRepository.snapshot
+
+    async def choose(self: CohortRepository, *select: Any) -> Any:
+        return await (snapshot if self is served.store.cohorts else original)(self, *select)
+
+    monkeypatch.setattr(CohortRepository, "snapshot", choose)
+
+
 async def test_news_that_arrives_while_a_thread_selects_cohorts_is_not_lost(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,7 +100,7 @@ async def test_news_that_arrives_while_a_thread_selects_cohorts_is_not_lost(
 
         return await snapshot(self, select_amid_a_report)
 
-    monkeypatch.setattr(CohortRepository, "snapshot", snapshot_amid_a_report)
+    replace_snapshot(monkeypatch, served, snapshot_amid_a_report)
     for _ in range(2):
         await orchestrator.poll()
     assert selections[1] is not None
@@ -297,9 +309,8 @@ async def test_time_without_a_database_costs_no_cohort_its_round(
     study, other = await served.create(), await served.create()
     await together((await served.join(study, 6))[:1], "share")
     await together((await served.join(other, 6))[:5], "share")
-    store = served.store
     away = OperationalError("", None, Exception("away"))
-    monkeypatch.setattr(type(store.cohorts), "snapshot", AsyncMock(side_effect=away))
+    replace_snapshot(monkeypatch, served, AsyncMock(side_effect=away))
     for _ in range(10):
         await served.tick()
     clock.advance(3600)
@@ -315,7 +326,7 @@ async def test_a_poll_that_fails_is_repeated_ever_more_slowly_despite_news(
     served: Served, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     failing = AsyncMock(side_effect=error)
-    monkeypatch.setattr(type(served.store.cohorts), "snapshot", failing)
+    replace_snapshot(monkeypatch, served, failing)
     with structlog.testing.capture_logs() as lines:
         for _ in range(60):
             await served.tick()
