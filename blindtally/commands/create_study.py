@@ -132,7 +132,6 @@ def create_study(
     from blindtally.console.service_connection import open_analyst
     from client.analyst.study_creation import study_terms
     from protocol.mechanisms.quality_goal import parse_goal
-    from protocol.mechanisms.registry import MECHANISMS
     from protocol.question_and_plan import AUTO_WORDS
 
     fields: dict[str, Any] = {"threshold": threshold, "contribution": 1}
@@ -140,12 +139,8 @@ def create_study(
         pairs = [*map(parse_field, sets or [])]
         # As they were typed: a population may have the name 1e3.
         study = {each.partition("=")[0]: each.partition("=")[2] for each in sets or []}
-        fields |= preset_fields(numbers, strings, options, private)
+        fields |= preset_fields(numbers, strings, options, private, mechanism)
         others = {*_COMMITTEE_FIELDS, *_STUDY_FIELDS}
-        if mechanism in MECHANISMS:  # another one than the preset's may lack these fields
-            known = MECHANISMS[mechanism].question_type.model_fields.keys()
-            lacking = {"delta", "mode", "every_round"} - known
-            fields = {name: value for name, value in fields.items() if name not in lacking}
         fields |= {"mechanism": mechanism} if mechanism else {}
         fields |= {"words": words} if words is not None else {}
         fields |= {name: value for name, value in pairs if name not in others}
@@ -155,11 +150,14 @@ def create_study(
         question = _question(fields, terms, rounds)
     except ValueError as error:
         raise exit_with_error(error) from None
+    epsilon = getattr(question, "epsilon", None)
+    if private is not None and epsilon is None:
+        raise exit_with_error("--private asks for an epsilon, and the question has none")
     if getattr(question, "words", None) == AUTO_WORDS:
         print_line("choosing the words by simulation", err=True)
     with open_analyst(url, key) as analyst:
         if private is not None:
-            loss = f"epsilon {fields['epsilon']:.4g} at delta {fields.get('delta', 0):g}"
+            loss = f"epsilon {epsilon:.4g} at delta {getattr(question, 'delta', 0):g}"
             print_line(f"private: {loss}", err=True)
         created = analyst.create(
             name,

@@ -16,7 +16,7 @@ from contextlib import suppress
 from random import Random
 from typing import Any, Final
 
-from protocol.mechanisms.registry import MECHANISMS, parse_question
+from protocol.mechanisms.registry import MECHANISMS, REPORT_MECHANISMS, parse_question
 from protocol.numerics.binary_search import first_true
 from protocol.question_and_plan import DEFAULT_MAX_DELTA, Terms
 
@@ -30,9 +30,15 @@ _MECHANISMS: Final = {
 
 
 def preset_fields(
-    numbers: str | None, strings: int | None, options: str | None, private: float | None
+    numbers: str | None,
+    strings: int | None,
+    options: str | None,
+    private: float | None,
+    mechanism: str | None = None,
 ) -> dict[str, Any]:
     """Return the fields of a question, also its `mechanism`, that these options stand for.
+
+    Another `mechanism` than the preset's gets only fields that it has.
 
     Raises:
         ValueError: if they contradict each other, or numbers are no interval.
@@ -42,10 +48,13 @@ def preset_fields(
     if len(kinds) > 1:
         raise ValueError(f"pass one of {', '.join(f'--{name}' for name in kinds)}")
     loss = {} if private is None else {"epsilon": private, "delta": DEFAULT_MAX_DELTA}
+    if mechanism in REPORT_MECHANISMS:
+        loss.pop("delta", None)
     if not kinds:
         return loss
-    fields: dict[str, Any] = {"mechanism": _MECHANISMS[kinds[0]][private is not None]} | loss
-    if fields["mechanism"] == "triehh":
+    name = mechanism or _MECHANISMS[kinds[0]][private is not None]
+    fields: dict[str, Any] = {"mechanism": name} | loss
+    if name == "triehh" and private is not None:
         fields |= {"mode": "noise", "every_round": False}
     if numbers is not None:
         low, _, high = numbers.partition(":")

@@ -102,7 +102,10 @@ def test_a_private_preset_is_the_epsilon_that_devices_compute(
         assert "adds noise for epsilon 5 at delta 1e-05, above 4" in run(*create, "--private", "5")
         assert "at delta 1e-07" in run(*create, "--private", "1", "--set", "delta=1e-7")
         assert "epsilon 2 at" in run(*create, "--private", "1", "--set", "epsilon=2")
-        assert "epsilon 1 at delta 0" in run(*create, "--private", "1", "--mechanism", "krr")
+        for other in ("krr", "jl-hh"):
+            assert "epsilon 1 at delta 0" in run(*create, "--private", "1", "--mechanism", other)
+        exact = (*create, "--private", "1", "--set", "epsilon=null")
+        assert "the question has none" in run(*exact, code=2)
         assert "no field 'epsilon'" in run(
             *create, "--private", "1", "--mechanism", "tracked", code=2
         )
