@@ -53,8 +53,8 @@ TABLE_ITEMS_PER_DEVICE: Final = 0.9  # capacity of the first round's table; used
 MIN_TABLE_ITEMS: Final = 32
 TIMEOUTS: Final = Timeouts(enrolling=120, collecting=120, idle=DEFAULT_IDLE_SECONDS)
 # A phase with dropouts waits this long after the last message. With 100 devices, the gaps between
-# two messages stay below 0.2 s, even beside four busy processes on two cores.
-_IDLE_SECONDS_PER_DEVICE: Final = 0.002
+# two messages stay below 0.12 s, even beside four busy processes on two cores.
+_IDLE_SECONDS_PER_DEVICE: Final = 0.0012
 OPERATORS: Final = 7  # of a simulated committee
 MEMBERS_AWAY: Final = 0.3  # fraction of members that may be absent: two of seven
 DEFAULT_MIN_COHORT: Final = 20  # devices in a sum
