@@ -81,7 +81,8 @@ def create_app(
         lifespan=lifespan,
         openapi_url=None,  # the document and its page are in `server/pages/help.py`
         telemetry=traces.request_tracing(provider),
-        redirect_slashes=False,  # to the Host header's name: the link's secret would go there
+        # A redirect goes to the name in the Host header, with the secret of a shared link.
+        redirect_slashes=False,
     )
     app.state.metrics, app.state.public_responses = metrics, {}
     app.state.simulator = simulator

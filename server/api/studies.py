@@ -136,7 +136,8 @@ async def create(
     service: ServiceDep,
     caller: Caller,
     key: IdempotencyKeyHeader = None,
-) -> CreatedStudy | StudyView:  # in this order: a view would be written without the secret
+    # A response of the type StudyView | CreatedStudy would be written without the secret.
+) -> CreatedStudy | StudyView:
     """Create a study, and start it if `start` is true; only this shows a webhook's secret.
 
     A repetition of the request with the same Idempotency-Key within a day creates nothing. It
@@ -145,7 +146,8 @@ async def create(
     _check_webhook(request.webhook, service)
     intent = None
     if key is not None:
-        if len(key) > 200 or not all("!" <= each <= "~" for each in key):  # from the form
+        # A key of the form has not passed the check of the header.
+        if len(key) > 200 or not all("!" <= each <= "~" for each in key):
             detail = "must be 1 to 200 characters of ASCII without blanks"
             raise malformed_fields([{"location": "body.key", "detail": detail}], 422)
         # Equal documents have equal digests, regardless of white space and the order of fields.

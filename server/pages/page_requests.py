@@ -141,7 +141,8 @@ def unauthenticated_response(scope: Scope, problem: ProblemError) -> Response:
         has_session or problem.kind is not ProblemType.TOO_MANY
     ):
         return error_page(request, problem)
-    address = URL(scope=scope).remove_query_params("token")  # of a link, on a wrong path
+    # A shared link on a wrong path has its secret in the query.
+    address = URL(scope=scope).remove_query_params("token")
     page = str(address.replace(scheme="", netloc="")) if scope["method"] == "GET" else ""
     is_kept = page not in ("", "/") and len(page) <= MAX_NEXT_CHARACTERS
     login = "/login" + (f"?next={quote(page, safe='/')}" if is_kept else "")
