@@ -9,12 +9,12 @@ Source: the setting of linear sketches over R rounds of [Gascon23, section 2].
 """
 
 import hashlib
-import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from random import Random
 from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar
 
+import rfc8785
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from protocol.committee_terms import AnyCommitteeTerms, VolunteerTerms
@@ -186,11 +186,6 @@ def _plain(document: PublicModel) -> dict[str, Any]:
     return document.model_dump(mode="json")
 
 
-def _canonical_json(plain: Mapping[str, object]) -> bytes:
-    canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return canonical.encode()
-
-
 class Question(PublicModel):
     """Request for every item of `domain` that devices hold `threshold` times or more.
 
@@ -272,9 +267,9 @@ class Question(PublicModel):
         enrolled for another question, smaller cohorts, or more rounds under the same id. A goal is
         not among them, because a study may always end early.
         """
-        facts = {"question": _plain(self), "terms": _plain(terms), "rounds": rounds}
-        digest = hashlib.sha256(_canonical_json(facts)).digest()
-        return hashlib.sha256(b"blindtally study v2\0" + digest + study.encode()).digest()
+        facts: dict[str, Any] = {"question": _plain(self), "terms": _plain(terms), "rounds": rounds}
+        digest = hashlib.sha256(rfc8785.dumps(facts)).digest()
+        return hashlib.sha256(b"blindtally study v3\0" + digest + study.encode()).digest()
 
     def registry(self, study: str, terms: Terms, rounds: int) -> Registry | None:
         """Return the registry of the study's devices; None if the server alone decides."""
@@ -338,9 +333,13 @@ class Plan(PublicModel):
             raise ValueError(f"a plan of {self.mechanism} for {self.question.mechanism}")
         return self
 
+    def canonical_text(self) -> str:
+        """Return the plan's canonical JSON (RFC 8785), which is served and hashed."""
+        return rfc8785.dumps(_plain(self)).decode()
+
     def digest(self) -> bytes:
-        """Return the SHA-256 of the plan's canonical JSON (sorted keys, no spaces, ASCII)."""
-        return hashlib.sha256(b"blindtally plan v1\0" + _canonical_json(_plain(self))).digest()
+        """Return the SHA-256 of a label and of the canonical text's bytes."""
+        return hashlib.sha256(b"blindtally plan v2\0" + self.canonical_text().encode()).digest()
 
     def next_round(self, rng: Random, **changes: object) -> Self:
         """Return the plan of the next round, with a fresh seed and the given `changes`."""

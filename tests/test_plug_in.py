@@ -104,6 +104,13 @@ def test_a_plug_in_is_listed(folder: Path) -> None:
     assert rows["yes-no"]["what"] == "how many devices answer yes, and how many no, exact"
 
 
+_UNDESCRIBED = """
+from yes_no import MECHANISM as M
+kept = {part: getattr(type(M), part) for part in ("ring", "encode_sum", "fault", "decode")}
+MECHANISM = type("Bare", type(M).__bases__, kept | {"name": "bare", "description": M.description})()
+"""
+
+
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
@@ -114,6 +121,7 @@ def test_a_plug_in_is_listed(folder: Path) -> None:
             "misnamed:MECHANISM",
             "has the name 'other', and its YesNoQuestion the mechanism 'yes-no'",
         ),
+        ("undescribed:MECHANISM", "has no question_type and no plan_type"),
     ],
 )
 def test_a_plug_in_that_cannot_be_used_is_named(tmp_path: Path, value: str, reason: str) -> None:
@@ -123,6 +131,7 @@ def test_a_plug_in_that_cannot_be_used_is_named(tmp_path: Path, value: str, reas
     (metadata / "entry_points.txt").write_text(f"[blindtally.mechanisms]\nx = {value}\n")
     misnamed = "from yes_no import MECHANISM\nMECHANISM.name = 'other'\n"
     (tmp_path / "misnamed.py").write_text(misnamed)
+    (tmp_path / "undescribed.py").write_text(_UNDESCRIBED)
     (tmp_path / "yes_no.py").write_text((EXAMPLE / "yes_no.py").read_text())
     ran = subprocess.run(
         [sys.executable, "-m", "blindtally", "mechanisms"],

@@ -185,7 +185,7 @@ def _chosen_fields(fields: Mapping[str, Any], terms: Terms, rounds: int) -> dict
         words = words_for_table(fields, terms, WORDS_FACTOR * fields.get("contribution", 1))
         with suppress(ValueError):  # it is for texts, and for thresholds that its items reach
             question = parse_question({**fields, "words": words})
-            words, _ = choose_words(question, terms.max_devices, rounds)
+            words, _ = choose_words(question, terms, rounds)
         return {"words": words}
     fields = {**fields, "words": fitting_words(fields, terms)}
     return {"words": fields["words"], "threshold": lowest_threshold(fields, terms)}

@@ -123,7 +123,11 @@ class DemoRun:
                 self.service.check()
                 time.sleep(_CHECK_SECONDS)
         except KeyboardInterrupt:
-            kept = f"all files are in {self.folder}/" if self.is_kept else "--out keeps its files"
+            kept = (
+                f"all files are in {self.folder}/"
+                if self.is_kept
+                else "nothing was kept, and --out FOLDER would keep all files"
+            )
             self.console.print()
             self.console.print(f"The server has stopped; {kept}.", soft_wrap=True)
 

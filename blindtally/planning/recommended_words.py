@@ -8,6 +8,7 @@ import math
 from typing import Final
 
 from blindtally.console.options import DEFAULT_ITEMS
+from blindtally.console.presets import fitting_words
 from blindtally.planning.bracketing_populations import AssumedCounts, middle_case
 from blindtally.planning.f1_by_words import TRACKED, StudySetting, f1_over_sizes
 from blindtally.planning.study_forecast import DEVICE_RANGE, ROUND_RANGE
@@ -15,7 +16,7 @@ from protocol.domains import Domain
 from protocol.domains.hashed import Hashed, HashedProduct
 from protocol.domains.strings import Alphabet, Utf8
 from protocol.mechanisms.registry import AnyQuestion
-from protocol.question_and_plan import WORD_BITS
+from protocol.question_and_plan import WORD_BITS, Terms
 
 GOAL_F1: Final = 0.95
 _SEED: Final = (1, 0)
@@ -45,20 +46,26 @@ def recommend_words(
     return _recommend(domain, setting, contribution, f1)
 
 
-def choose_words(question: AnyQuestion, devices: int, rounds: int) -> tuple[int, str]:
+def choose_words(question: AnyQuestion, terms: Terms, rounds: int) -> tuple[int, str]:
     """Return the words for `question` that reach `GOAL_F1`, and a sentence with the reason.
+
+    A study without a table for ten items is refused, so a small study has more words than it needs.
 
     Raises:
         ValueError: if no number of words reaches it, no assumed item is heavy, or items of the
             domain cannot be assumed.
     """
+    devices = terms.max_devices
     if devices not in DEVICE_RANGE or rounds not in ROUND_RANGE:
         limits = f"{DEVICE_RANGE[0]} to {DEVICE_RANGE[-1]:,} devices and {ROUND_RANGE[-1]:,} rounds"
         raise ValueError(f"only studies of {limits} are simulated: pass a number of words")
     setting = StudySetting(rounds, question.threshold, devices * question.contribution, _MIN_WORDS)
     domain = _domain_without_segments(question.domain)
     try:
-        words = _recommend(domain, setting, question.contribution, GOAL_F1)
+        words = max(
+            _recommend(domain, setting, question.contribution, GOAL_F1),
+            fitting_words(question.model_dump(), terms, rounds),
+        )
     except ValueError as error:
         raise ValueError(f"words cannot be chosen: {error}; or pass a number of words") from error
     return words, (

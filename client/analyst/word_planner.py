@@ -17,7 +17,7 @@ _PLANNER: Final = "blindtally.planning.recommended_words"
 class WordPlanner(Protocol):
     """Module that chooses words."""
 
-    def choose_words(self, question: AnyQuestion, devices: int, rounds: int) -> tuple[int, str]:
+    def choose_words(self, question: AnyQuestion, terms: Terms, rounds: int) -> tuple[int, str]:
         """Return the words for a study, and a sentence with the reason."""
 
 
@@ -35,7 +35,7 @@ def choose_words(question: AnyQuestion, terms: Terms, rounds: int) -> tuple[AnyQ
         return question, ""
     try:
         planner = cast("WordPlanner", import_module(_PLANNER))
-        words, reason = planner.choose_words(question, terms.max_devices, rounds)
+        words, reason = planner.choose_words(question, terms, rounds)
     except ModuleNotFoundError as error:
         missing = describe_missing(error, "simulate")
         text = f'words="auto" simulates the study, which needs {missing}'

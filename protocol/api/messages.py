@@ -18,7 +18,7 @@ from protocol.api.messages_outside_sums import Hex64
 from protocol.api.phases import Phase
 from protocol.estimation.estimates import ListQuality
 from protocol.mechanisms.quality_goal import QualityGoal
-from protocol.mechanisms.registry import AnyPlan, AnyQuestion
+from protocol.mechanisms.registry import AnyQuestion, ServedPlan
 from protocol.printable import check_name
 from protocol.privacy.ledger import Budget
 from protocol.public_model import Hex32, Id, PublicModel, Rows
@@ -241,7 +241,7 @@ class RoundView(PublicModel):
 
     number: int
     state: RoundState
-    plan: AnyPlan
+    plan: ServedPlan
     cohorts: Rows[CohortView]
     participants: int | None
     distinct: float | None
@@ -439,7 +439,7 @@ class SeatingPage(PublicModel):
 class SeatingView(PublicModel):
     """A round for its registrar: the plan, and the number of its joiners."""
 
-    plan: AnyPlan
+    plan: ServedPlan
     joiners: int
 
 
@@ -464,7 +464,7 @@ class CommitteeView(PublicModel):
     `committee` is packed in hexadecimal, None until it is complete.
     """
 
-    plan: AnyPlan
+    plan: ServedPlan
     phase: Phase
     deadline: datetime
     committee: str | None

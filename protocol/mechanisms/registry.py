@@ -17,7 +17,7 @@ from importlib.metadata import EntryPoint, entry_points
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_args
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, TypeAdapter
 
 from protocol.mechanism import Mechanism, SumMechanism
 from protocol.mechanisms.central.hierarchical_histogram import HierarchicalHistogram
@@ -65,6 +65,9 @@ def _plugged_in() -> Iterator[Mechanism[Any, Any]]:
             if not isinstance(each, SumMechanism | ReportMechanism):
                 hint = ": call it, with ()" if isinstance(each, type) else ""
                 raise _unusable(f"{plug_in} is not a mechanism, but {each!r}{hint}")
+            needed = "name", "description", "question_type", "plan_type"
+            if missing := [part for part in needed if not hasattr(each, part)]:
+                raise _unusable(f"{plug_in} has no {' and no '.join(missing)}")
             for model in (each.question_type, each.plan_type):
                 names = get_args(model.model_fields["mechanism"].annotation)
                 if each.name not in names:
@@ -120,6 +123,30 @@ def parse_question(document: Mapping[str, Any]) -> AnyQuestion:
 def parse_plan(document: Mapping[str, Any]) -> AnyPlan:
     """Return the plan in a JSON `document`; ValidationError if it is invalid."""
     return _PLAN_ADAPTER.validate_python(document)
+
+
+def read_plan(served: str | Plan) -> AnyPlan:
+    """Return the plan whose canonical text (RFC 8785) is `served`, as devices receive it.
+
+    Two readers of one text must agree on the plan, and on the digest of the text. So ValueError is
+    raised if this version would write the plan otherwise: with another order of keys, `1.0` for
+    `1`, or a key that occurs twice. ValidationError is raised if the plan is invalid.
+    """
+    if isinstance(served, Plan):
+        return served
+    plan = _PLAN_ADAPTER.validate_json(served)
+    if plan.canonical_text() != served:
+        raise ValueError("the plan's text is not in its canonical form (RFC 8785)")
+    return plan
+
+
+# A plan in the documents of the API, where it stands as its canonical text.
+if TYPE_CHECKING:
+    ServedPlan: TypeAlias = Plan
+else:
+    ServedPlan = Annotated[
+        AnyPlan, BeforeValidator(read_plan), PlainSerializer(Plan.canonical_text, return_type=str)
+    ]
 
 
 def mechanism_of(asked: Question | Plan) -> Mechanism[Any, Any]:

@@ -12,7 +12,7 @@ from protocol.api.credentials import possession_statement
 from protocol.api.messages_outside_sums import SignedReport
 from protocol.domains.hashed import Hashed
 from protocol.hashing import HashFamily
-from protocol.mechanisms.registry import parse_plan
+from protocol.mechanisms.registry import parse_plan, read_plan
 from protocol.mechanisms.tracked.counters import CounterGroup, Counters
 from protocol.report_mechanism import REPORTS_SCOPE
 from secagg.keys import Identity
@@ -57,7 +57,14 @@ def each(key: str) -> Any:
 
 @each("plans")
 def test_digests_of_plans(case: dict[str, Any]) -> None:
-    assert parse_plan(case["plan"]).digest().hex() == case["digest"]
+    plan = read_plan(case["text"])
+    assert (plan.canonical_text(), plan.digest().hex()) == (case["text"], case["digest"])
+
+
+@each("no_plans")
+def test_texts_that_are_no_plan(case: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"canonical form|validation error"):
+        read_plan(case["text"])
 
 
 @each("scopes")

@@ -1,6 +1,9 @@
 """Answers of a service as JSON documents, for tests without a service."""
 
+import json
 from typing import Any
+
+import rfc8785
 
 from protocol.mechanisms.registry import AnyQuestion
 from protocol.question_and_plan import Terms
@@ -16,9 +19,23 @@ def study_document(question: AnyQuestion, terms: Terms, **changes: Any) -> dict[
 
 
 def round_document(plan: Any, **changes: Any) -> dict[str, Any]:
-    """Return the running first round, without cohorts, with `changes`."""
-    document = {"number": 1, "state": "running", "plan": plan, "cohorts": [], "opened": NOON}
+    """Return the running first round of `plan`, a plan or a document, with `changes`."""
+    text = _text(plan) if isinstance(plan, dict) else plan.canonical_text()
+    document: dict[str, Any] = {
+        "number": 1,
+        "state": "running",
+        "plan": text,
+        "cohorts": [],
+        "opened": NOON,
+    }
     return document | {"closed": None, "participants": None, "distinct": None} | changes
+
+
+def _text(plan: dict[str, Any]) -> str:
+    try:
+        return rfc8785.dumps(plan).decode()
+    except rfc8785.CanonicalizationError:  # a number that only a hostile server sends
+        return json.dumps(plan)
 
 
 def cohort_document(phase: str, **changes: Any) -> dict[str, Any]:

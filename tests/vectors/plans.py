@@ -1,6 +1,7 @@
 """Inputs of the protocol without keys: plans, scopes, downloaded lists and reports."""
 
 import json
+from decimal import Decimal
 from typing import Any
 
 from tests.vectors import reference as ref
@@ -28,6 +29,7 @@ def plans() -> dict[str, Any]:
         ("of another round", _plan(round=2)),
         ("floats of all forms, and letters beyond ASCII", _plan(study="étude ☂", t=1e15)),
         ("a tiny rate, and a registrar", _plan(terms={"dropout": 1e-5, "registrar": "ab" * 32})),
+        ("rates with exponents", _plan(terms={"dropout": 1e-7, "corrupt": 1.25e-10})),
     ]
     studies = [
         ("a study", _plan()),
@@ -39,7 +41,11 @@ def plans() -> dict[str, Any]:
     slots = (0, 2, 2**31, 2**32 - 1)
     return {
         "plans": [
-            {"comment": why, "plan": plan, "digest": _digest(plan).hex()} for why, plan in cases
+            {"comment": why, "text": _text(plan), "digest": _digest(plan).hex()}
+            for why, plan in cases
+        ],
+        "no_plans": [
+            {"comment": why, "text": _text(_plan()).replace(*change)} for why, *change in _CHANGES
         ],
         "scopes": [
             {"comment": why, "plan": plan, "scope": _scope(plan).hex()} for why, plan in studies
@@ -66,6 +72,21 @@ def plans() -> dict[str, Any]:
     }
 
 
+_CHANGES = [
+    ("a key that occurs twice", '"cells":270', '"cells":270,"cells":270'),
+    ("a key that occurs twice, with two values", '"cells":270', '"cells":4,"cells":270'),
+    ("a float that is not canonical", '"confidence":0.5', '"confidence":5e-1'),
+    ("a whole number as a float", '"threshold":20', '"threshold":20.0'),
+    ("a rate with a needless zero", '"dropout":0.2', '"dropout":0.20'),
+    ("a number that is not finite", '"confidence":0.5', '"confidence":NaN'),
+    ("a number above all floats", '"confidence":0.5', '"confidence":1e999'),
+    ("a blank", '"cells":270', '"cells": 270'),
+    ("a line end", '"cells":270', '"cells":270\n'),
+    ("keys in another order", '"round":1,"rounds":3', '"rounds":3,"round":1'),
+    ("a letter as an escape", '"utf8"', '"utf\\u0038"'),
+    ("a field that has its default, left out", '"t":1.4634146341463414,', ""),
+    ("an unknown field", '"cells":270', '"cellos":1,"cells":270'),
+]
 _SIZES = {
     "share-commitments": 64,
     "confirmations": 64,
@@ -75,17 +96,30 @@ _SIZES = {
 
 
 def _digest(plan: dict[str, Any]) -> bytes:
-    return ref.digest(b"blindtally plan v1\0", _text(plan))
+    return ref.digest(b"blindtally plan v2\0", _text(plan).encode())
 
 
 def _scope(plan: dict[str, Any]) -> bytes:
     facts = {name: plan[name] for name in ("question", "rounds", "terms")}
     study = plan["study"].encode()
-    return ref.digest(b"blindtally study v2\0", ref.digest(_text(facts)), study)
+    return ref.digest(b"blindtally study v3\0", ref.digest(_text(facts).encode()), study)
 
 
-def _text(plain: dict[str, Any]) -> bytes:
-    return json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
+def _text(plain: Any) -> str:
+    """Return `plain` in the canonical form of RFC 8785, for keys in ASCII."""
+    if isinstance(plain, dict):
+        return "{" + ",".join(f'"{key}":{_text(plain[key])}' for key in sorted(plain)) + "}"
+    if isinstance(plain, list):
+        return "[" + ",".join(map(_text, plain)) + "]"
+    return _number(plain) if isinstance(plain, float) else json.dumps(plain, ensure_ascii=False)
+
+
+def _number(value: float) -> str:
+    """Return a positive number as ECMAScript writes it (ECMA-262, Number::toString)."""
+    digits, exponent = f"{Decimal(repr(value)).normalize():e}".split("e")
+    if -7 < int(exponent) < 21:
+        return f"{Decimal(repr(value)).normalize():f}"
+    return f"{digits}e{int(exponent):+d}"
 
 
 def _download(kind: str, size: int, slots: tuple[int, ...]) -> dict[str, Any]:

@@ -288,13 +288,13 @@ def test_the_words_of_a_study_are_chosen(
 ) -> None:
     monkeypatch.setattr(
         "blindtally.planning.recommended_words.choose_words",
-        lambda _question, devices, rounds: (900 + rounds, f"905 words for {devices} devices"),
+        lambda _question, terms, rounds: (900 + rounds, f"905 words for {terms.max_devices}"),
     )
     code, output = run(url, "create", "x", "--devices", "16", "--threshold", "5", "--draft", *words)
     assert code == 0, output
     choosing, choice, *_, study, _ = output.splitlines()
     assert choosing == "choosing the words by simulation"
-    assert choice == "chose 905 words for 16 devices"
+    assert choice == "chose 905 words for 16"
     with Analyst(url) as analyst:
         assert analyst.study(study).view.question.words == 905  # type: ignore[union-attr]
 

@@ -1,5 +1,6 @@
 """Words that a study of `tracked` needs, found by simulation."""
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from blindtally.planning.recommended_words import choose_words, recommend_words
 from protocol.domains import Domain
 from protocol.domains.hashed import Hashed, HashedProduct
 from protocol.domains.strings import Listed, Utf8
+from protocol.mechanisms.registry import MECHANISMS
 from protocol.mechanisms.tracked.plan import TrackedQuestion
+from protocol.question_and_plan import Terms
 
 
 def test_a_higher_goal_needs_more_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,6 +40,19 @@ def question(domain: Domain) -> TrackedQuestion:
     return TrackedQuestion(threshold=20, contribution=3, domain=domain, words="auto")
 
 
+def of(devices: int) -> Terms:
+    return Terms(cohort_size=devices, minimum=3)
+
+
+def test_a_study_can_begin_with_the_words() -> None:
+    """Guards: a small study was refused for the words that were chosen for it."""
+    asked = question(Utf8(max_bytes=20)).model_copy(update={"threshold": 10.0})
+    words, _ = choose_words(asked, of(60), 5)
+    MECHANISMS["tracked"].first_plan(
+        asked.model_copy(update={"words": words}), of(60), "study", 5, Random(1)
+    )
+
+
 def test_the_choice_is_that_of_the_question_and_has_its_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -47,7 +63,7 @@ def test_the_choice_is_that_of_the_question_and_has_its_reason(
         return F1Curve("tracked", (F1Point(60, (0.0,)), F1Point(800, (1.0,))))
 
     monkeypatch.setattr(recommended_words, "f1_over_sizes", recorded)
-    words, reason = choose_words(question(Hashed(max_bytes=64)), 200, 5)
+    words, reason = choose_words(question(Hashed(max_bytes=64)), of(200), 5)
     assert words == recommend_words(20.0, 200, 5, contribution=3)
     assert simulations[0] == simulations[1]
     assert reason.startswith(f"{words:,} 16-bit words per round ({2 * words:,} bytes)")
@@ -55,8 +71,10 @@ def test_the_choice_is_that_of_the_question_and_has_its_reason(
 
 
 def test_short_strings_need_fewer_words() -> None:
-    four_bytes, _ = choose_words(question(Utf8(max_bytes=4)), 200, 5)
-    by_segment, _ = choose_words(question(HashedProduct(segments=("a", "b"), max_bytes=60)), 200, 5)
+    four_bytes, _ = choose_words(question(Utf8(max_bytes=4)), of(200), 5)
+    by_segment, _ = choose_words(
+        question(HashedProduct(segments=("a", "b"), max_bytes=60)), of(200), 5
+    )
     assert 100 < four_bytes < 0.75 * by_segment
 
 
@@ -72,4 +90,4 @@ def test_words_that_cannot_be_chosen_have_a_reason(
     domain: Domain, devices: int, error: str
 ) -> None:
     with pytest.raises(ValueError, match=error):
-        choose_words(question(domain), devices, 1)
+        choose_words(question(domain), of(devices), 1)

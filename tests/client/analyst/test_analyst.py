@@ -154,7 +154,7 @@ async def test_the_words_auto_are_chosen_when_the_study_is_created(
     monkeypatch.setattr(
         recommended_words,
         "choose_words",
-        lambda asked, devices, rounds: (asked.contribution + devices + rounds, "the reason"),
+        lambda asked, terms, rounds: (asked.contribution + terms.max_devices + rounds, "reason"),
     )
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -165,7 +165,7 @@ async def test_the_words_auto_are_chosen_when_the_study_is_created(
     question = Tracked(threshold=5, contribution=4, domain=Utf8(max_bytes=6), words="auto")
     async with asking(kind, answer) as analyst:
         made = await answer_of(analyst.create("words", question, TERMS, rounds=2))
-    assert (made.view.question.words, made.words_reason) == (16, "the reason")
+    assert (made.view.question.words, made.words_reason) == (16, "reason")
 
 
 async def test_without_the_simulation_it_advises_what_to_install(
