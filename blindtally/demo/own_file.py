@@ -113,7 +113,9 @@ class Trial:
         mechanism = mechanism_of(question)
         plan = mechanism.first_plan(question, terms, "try", rounds, Random(0))
         for refusal in default_refusals(plan):
-            print_line(f"Devices with default settings refuse it: it {refusal.reason}.", err=True)
+            print_line(
+                f"Real devices would refuse this study by default: it {refusal.reason}.", err=True
+            )
         kind = mechanism.answer_kind(question)
         name = {
             AnswerKind.MEANS: f"What is the mean {shown} of {users:,} devices?",

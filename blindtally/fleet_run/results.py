@@ -194,14 +194,16 @@ def left_out_notes(played: Sequence[FleetRound], question: AnyQuestion) -> list[
                 reason = str(part.reason)
                 counts[reason] += part.count
                 examples.setdefault(reason, part.items[0])
-    bounds = {
-        LeftOutReason.OUTSIDE_DOMAIN: describe_domain(question.domain),
-        LeftOutReason.OVER_BOUND: f"{question.contribution:,} items of a device in a round",
+    sent = "1 item" if question.contribution == 1 else f"{question.contribution:,} items"
+    why = {
+        LeftOutReason.OUTSIDE_DOMAIN: f"outside the domain of {describe_domain(question.domain)}",
+        LeftOutReason.TOO_MANY_COPIES: "repetitions on one device, beyond those that it counts",
+        LeftOutReason.OVER_BOUND: f"a device sends at most {sent} in a round, chosen at random; "
+        "all counts, the true ones too, are of items that were sent",
     }
     return [
         f"The devices left out {count:,} items, such as {printable(examples[reason])}: "
-        + " of ".join(filter(None, (reason, bounds.get(LeftOutReason(reason)))))
-        + "."
+        f"{why[LeftOutReason(reason)]}."
         for reason, count in counts.items()
     ]
 

@@ -83,7 +83,8 @@ def on_a_port(folder: Path, *, is_open: bool = True) -> Iterator[ServiceOnPort]:
             httpx.get(f"{url}/readyz", timeout=30).raise_for_status()  # once it listens
             yield ServiceOnPort(url, settings.database_url, key, token)
         finally:
-            app.state.service.notifier.shut_down()
+            loop = server.servers[0].get_loop()  # the futures of waiting requests are its own
+            loop.call_soon_threadsafe(app.state.service.notifier.shut_down)
             server.should_exit = True
             thread.join()
             structlog.configure(**logging_before)

@@ -176,8 +176,8 @@ def test_a_fleet_states_what_its_devices_left_out() -> None:
         "most 3 bytes."
     )
     assert over == (
-        "The devices left out 20 items, such as a: beyond the contribution bound of 2 items of a "
-        "device in a round."
+        "The devices left out 20 items, such as a: a device sends at most 2 items in a round, "
+        "chosen at random; all counts, the true ones too, are of items that were sent."
     )
 
 
