@@ -6,6 +6,7 @@ five, and the items `3.5` and `12` an interval from 3.5 to 12.
 """
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -15,6 +16,8 @@ from protocol.domains.numeric import NumericInterval
 from protocol.domains.product import Product
 from protocol.domains.strings import Alphabet, Listed, Utf8, alphabet_of, smallest_domain
 
+_WITH_POINTS = re.compile(r"\s*[+-]?\d*\.[\d.]*\s*")
+_THOUSANDS = re.compile(r"\s*[+-]?[1-9]\d{0,2}(\.\d{3})+\s*")  # as Germans write them
 DomainChoice = Literal["auto", "alphabet", "utf8", "hashed", "numbers"]
 
 
@@ -88,30 +91,34 @@ class KnownItems:
         """Return the interval of the numbers, with `alpha` and `levels` unless others are wished.
 
         Raises:
-            ValueError: if no item is a number of the interval.
+            ValueError: if no item is a number of the interval, or points may separate thousands.
         """
-        return self._interval_of([number_in(item) for item in self.items], alpha, levels)
+        return self._interval_of(self.items, alpha, levels)
 
     def intervals_by_segment(self, alpha: int, levels: int) -> NumericInterval | Product:
         """Return the interval, with a segment for each text before a number: `north:3.5`.
 
         Raises:
-            ValueError: if no item is a number of the interval.
+            ValueError: if no item is a number of the interval, or points may separate thousands.
         """
         pairs = [item.partition(SEGMENT_SEPARATOR) for item in self.items]
-        numbers = [number_in(number) for segment, _, number in pairs if segment]
-        if all(number is None for number in numbers):
+        numbers = [number for segment, _, number in pairs if segment]
+        if all(number_in(number) is None for number in numbers):
             return self.interval(alpha, levels)
         inner = self._interval_of(numbers, alpha, levels)
         segments = tuple(sorted({segment for segment, separator, _ in pairs if separator}))
         return Product(segments=segments, inner=inner)
 
-    def _interval_of(
-        self, numbers: Sequence[float | None], alpha: int, levels: int
-    ) -> NumericInterval:
+    def _interval_of(self, texts: Sequence[str], alpha: int, levels: int) -> NumericInterval:
         if self.alphabet is not None:
             raise ValueError("numbers have no alphabet")
-        known = [number for number in numbers if number is not None]
+        pointed = [text for text in texts if _WITH_POINTS.fullmatch(text)]
+        if pointed and all(map(_THOUSANDS.fullmatch, pointed)):
+            raise ValueError(
+                f"{pointed[0]!r} may be {pointed[0].replace('.', '')}, or have three decimals: "
+                "save numbers without points between thousands, or with other decimals"
+            )
+        known = [number for number in map(number_in, texts) if number is not None]
         if not known:
             raise ValueError("there are no numbers, such as 32.3, in the file: name their --column")
         interval = NumericInterval(

@@ -84,6 +84,19 @@ def test_numbers_have_an_interval_and_may_have_segments() -> None:
         known("3", "4", alphabet="ab").interval(4, 8)
 
 
+@pytest.mark.parametrize("items", [("800", "1.000", "1.525"), ("1.162",), ("1.000.000", "7")])
+def test_points_that_may_separate_thousands_are_refused(items: tuple[str, ...]) -> None:
+    """Guards: the mean of 800 and 1.000, which is 1,000 in German, was 400.5."""
+    for read in (known(*items), known(*(f"north:{item}" for item in items))):
+        with pytest.raises(ValueError, match=r"may be 1\d+, or have three decimals"):
+            read.intervals_by_segment(4, 8)
+
+
+@pytest.mark.parametrize("items", [("0.125", "1.125"), ("800.0", "1.125"), ("1.000", "1.5")])
+def test_other_decimals_are_read(items: tuple[str, ...]) -> None:
+    assert known(*items).interval(4, 8).high == max(map(float, items))
+
+
 def test_an_interval_without_an_end_is_refused() -> None:
     with pytest.raises(ValueError, match="low"):
         known("3", low=5.0, high=1.0).interval(4, 8)
