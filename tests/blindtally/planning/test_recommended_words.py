@@ -44,8 +44,10 @@ def of(devices: int) -> Terms:
     return Terms(cohort_size=devices, minimum=3)
 
 
-def test_a_study_can_begin_with_the_words() -> None:
+def test_a_study_can_begin_with_the_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards: a small study was refused for the words that were chosen for it."""
+    curve = F1Curve("tracked", (F1Point(60, (0.0,)), F1Point(100, (1.0,))))
+    monkeypatch.setattr(recommended_words, "f1_over_sizes", lambda *_args, **_options: curve)
     asked = question(Utf8(max_bytes=20)).model_copy(update={"threshold": 10.0})
     words, _ = choose_words(asked, of(60), 5)
     MECHANISMS["tracked"].first_plan(
