@@ -66,7 +66,7 @@ def create_key(path: KeyArgument, json_path: JsonOption = None) -> None:
     except KeyFileError as error:
         raise exit_with_error(error) from None
     _print_public(path, identity, json_path)
-    print_line(f"the secret half is in {path}: keep it, and keep it from the server", err=True)
+    print_line(f"the secret half is in {path}: back it up, never on the server", err=True)
 
 
 @registrar.command("show")

@@ -57,6 +57,8 @@ def round_printer() -> "Callable[[RoundView], None]":
     def print_round(view: "RoundView") -> None:
         nonlocal last
         devices = "" if view.participants is None else f", {view.participants:,} devices"
+        if view.state == "running":
+            devices = f", for {view.plan.terms.minimum:,} devices or more"
         reasons = dict.fromkeys(cohort.failure for cohort in view.cohorts if cohort.failure)
         line = f"round {view.number}: {'; '.join([f'{view.state}{devices}', *reasons])}"
         if line != last:

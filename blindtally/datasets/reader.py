@@ -126,7 +126,7 @@ def read_text(lines: Iterator[str], report: ReadingReport) -> Dataset:
         if first:
             break
     else:
-        raise DataError(path, "is empty")
+        raise DataError(path, "the file is empty")
     whole = chain(before, lines)
     if _JSON_START.match(first):
         with TemporaryFile("w+", encoding="utf-8", newline="") as copy:

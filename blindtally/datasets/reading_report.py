@@ -46,7 +46,7 @@ class ReadingReport:
         """
         if not items:
             reasons = "; ".join(self._reasons())
-            fault = f"holds no items: {reasons}" if reasons else "is empty"
+            fault = f"holds no items: {reasons}" if reasons else "the file is empty"
             raise DataError(self.path, fault)
         unusual = [item for item in items if _is_unusual(item)]
         if twins := _lookalikes(items, unusual):

@@ -176,9 +176,9 @@ def summarize_study(
         seconds=seconds,
         settings=settings,
         notes=(
+            *left_out_notes(played, study.question),
             *(notes if lists_items else []),
             *key_notes(study.question, [row.item for row in rows]),
-            *left_out_notes(played, study.question),
         ),
         answer=tuple(answer),
         unlisted=unlisted_counts([each.view for each in played], [row.item for row in rows]),

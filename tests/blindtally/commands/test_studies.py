@@ -251,7 +251,9 @@ def test_a_watched_round_is_printed_once_per_state(
     print_round = round_printer()
     for state in ("running", "running", "failed"):
         print_round(view.model_copy(update={"state": state}))
-    assert capsys.readouterr().out == "round 1: running\nround 1: failed\n"
+    minimum = view.plan.terms.minimum
+    begun = f"round 1: running, for {minimum} devices or more\n"
+    assert capsys.readouterr().out == f"{begun}round 1: failed\n"
 
 
 @pytest.mark.parametrize(

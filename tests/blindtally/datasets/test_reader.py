@@ -190,8 +190,8 @@ def test_the_shipped_data_matches_its_note() -> None:
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
-        ("", "data.csv: is empty"),
-        (" \n\n", "data.csv: is empty"),
+        ("", "data.csv: the file is empty"),
+        (" \n\n", "data.csv: the file is empty"),
         ('"item, count"\na\n', "line 1: no name of a column stands for items"),
         ("item,count\n", "data.csv: has a header and no rows"),
         ("item,count\na,1\nb,x\n", _NO_COUNT + " from 1 up, got 'x'"),
