@@ -7,7 +7,7 @@ five, and the items `3.5` and `12` an interval from 3.5 to 12.
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -112,12 +112,7 @@ class KnownItems:
     def _interval_of(self, texts: Sequence[str], alpha: int, levels: int) -> NumericInterval:
         if self.alphabet is not None:
             raise ValueError("numbers have no alphabet")
-        pointed = [text for text in texts if _WITH_POINTS.fullmatch(text)]
-        if pointed and all(map(_THOUSANDS.fullmatch, pointed)):
-            raise ValueError(
-                f"{pointed[0]!r} may be {pointed[0].replace('.', '')}, or have three decimals: "
-                "save numbers without points between thousands, or with other decimals"
-            )
+        check_points(texts)
         known = [number for number in map(number_in, texts) if number is not None]
         if not known:
             raise ValueError("there are no numbers, such as 32.3, in the file: name their --column")
@@ -134,6 +129,20 @@ class KnownItems:
     def _refuse_numbers(self) -> None:
         if self.are_numbers or self.alpha is not None:
             raise ValueError("these items are texts: low, high and alpha go with numbers")
+
+
+def check_points(items: Iterable[str]) -> None:
+    """Raise ValueError if points in the numbers of `items` may separate thousands.
+
+    A number may follow a segment: `north:1.000`.
+    """
+    numbers = (item.rpartition(SEGMENT_SEPARATOR)[2] for item in items)
+    pointed = [number for number in numbers if _WITH_POINTS.fullmatch(number)]
+    if pointed and all(map(_THOUSANDS.fullmatch, pointed)):
+        raise ValueError(
+            f"{pointed[0]!r} may be {pointed[0].replace('.', '')}, or have three decimals: save "
+            "numbers without points between thousands, or with other decimals"
+        )
 
 
 def number_in(text: str) -> float | None:
