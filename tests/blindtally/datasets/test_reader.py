@@ -306,7 +306,7 @@ def most_kept(path: Path) -> int:
 @pytest.mark.parametrize(
     ("header", "row", "more"),
     [
-        ("item,count\n", "w{item},3\n", 1),
+        ("item,count\n", "w{item},3\n", 3),
         ("user,item,count\n", "u{user},w{item},3\n", 30),
         ("user,item,count\n", "u{other},w{item},3\n", 130),  # rows of a user stand apart
         ("", "w{item} x{item} y\n", 100),
