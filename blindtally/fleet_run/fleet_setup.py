@@ -29,7 +29,7 @@ from protocol.api.messages import StudyView, Timeouts
 from protocol.committee_terms import CommitteeTerms
 from protocol.device_policy.plan_check import plan_violations
 from protocol.device_policy.policy import Policy
-from protocol.domains.known_items import check_points
+from protocol.domains.known_items import check_numbers
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.product import Product
 from protocol.domains.strings import Alphabet, smallest_domain
@@ -288,7 +288,7 @@ def joined_study_setup(
     rounds = 1 if study.question.asks_every_round else study.rounds
     population, report = data.read()
     if isinstance(study.question.domain, NumericInterval | Product):
-        check_points(population.items)
+        check_numbers(population.items)
     contribution = study.question.contribution
     holdings = holdings_for_fleet(population, rounds, config.devices, contribution, config.seed)
     return FleetSetup(

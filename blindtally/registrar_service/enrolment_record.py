@@ -25,6 +25,7 @@ from platformdirs import user_cache_path
 from client.process_files import make_private_file
 from protocol.api.credentials import REGISTRAR_TOKEN_PREFIX, new_secret
 from protocol.api.messages import ProblemType
+from server.db.database_url import file_identity
 from server.errors import ProblemError
 
 _SCHEMA: Final = """
@@ -69,6 +70,7 @@ class EnrolmentRecord:
         self._lock = Lock()
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._connection.executescript(_SCHEMA)
+        self._identity = file_identity(path)
         folder = user_cache_path("blindtally") / "registrars"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._last_number = folder / public.hex()[:32]
@@ -76,7 +78,9 @@ class EnrolmentRecord:
         self._check_age()
 
     def check(self) -> None:
-        """Check that the file can be written; raises sqlite3.Error."""
+        """Check that the file can be written and was not replaced; raises sqlite3.Error."""
+        if file_identity(self._path) != self._identity:
+            raise sqlite3.OperationalError("the file was removed or replaced")
         with self._change():
             pass
 

@@ -16,6 +16,7 @@ from protocol.domains.numeric import NumericInterval
 from protocol.domains.product import Product
 from protocol.domains.strings import Alphabet, Listed, Utf8, alphabet_of, smallest_domain
 
+_DIGITS_AND_SIGNS = re.compile(r"[^\w]*\d[\d\W_]*")
 _WITH_POINTS = re.compile(r"\s*[+-]?\d*\.[\d.]*\s*")
 _THOUSANDS = re.compile(r"\s*[+-]?[1-9]\d{0,2}(\.\d{3})+\s*")  # as Germans write them
 DomainChoice = Literal["auto", "alphabet", "utf8", "hashed", "numbers"]
@@ -112,7 +113,7 @@ class KnownItems:
     def _interval_of(self, texts: Sequence[str], alpha: int, levels: int) -> NumericInterval:
         if self.alphabet is not None:
             raise ValueError("numbers have no alphabet")
-        check_points(texts)
+        check_numbers(texts)
         known = [number for number in map(number_in, texts) if number is not None]
         if not known:
             raise ValueError("there are no numbers, such as 32.3, in the file: name their --column")
@@ -131,22 +132,31 @@ class KnownItems:
             raise ValueError("these items are texts: low, high and alpha go with numbers")
 
 
-def check_points(items: Iterable[str]) -> None:
-    """Raise ValueError if points in the numbers of `items` may separate thousands.
+def check_numbers(items: Iterable[str]) -> None:
+    """Raise ValueError if numbers of `items` are written as no program reads them for sure.
 
-    A number may follow a segment: `north:1.000`.
+    Points may separate thousands, as in `1.000`, and a comma, a unit or a blank makes a text of a
+    number. A number may follow a segment: `north:1.5`. Words are no numbers, and pass.
     """
-    numbers = (item.rpartition(SEGMENT_SEPARATOR)[2] for item in items)
+    numbers = [item.rpartition(SEGMENT_SEPARATOR)[2] for item in items]
     pointed = [number for number in numbers if _WITH_POINTS.fullmatch(number)]
     if pointed and all(map(_THOUSANDS.fullmatch, pointed)):
         raise ValueError(
             f"{pointed[0]!r} may be {pointed[0].replace('.', '')}, or have three decimals: save "
             "numbers without points between thousands, or with other decimals"
         )
+    for text in numbers:
+        if _DIGITS_AND_SIGNS.fullmatch(text) and number_in(text) is None:
+            raise ValueError(
+                f"{text!r} is not a number such as 1234.5: save numbers with a decimal point, and "
+                "without commas, units or blanks"
+            )
 
 
 def number_in(text: str) -> float | None:
     """Return the finite number that `text` is, None if it is not."""
+    if "_" in text:  # which Python reads over
+        return None
     try:
         value = float(text)
     except ValueError:

@@ -1,7 +1,9 @@
 """The service signs for devices that prove to be real, for one identity and the study's terms."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
+from pathlib import Path
 from random import Random
 from time import monotonic
 from typing import Any
@@ -199,6 +201,15 @@ async def test_a_record_that_cannot_be_written_signs_nothing_and_is_not_healthy(
     assert (await get(service.app(), "/healthz")).status_code == 503
     record._connection.execute("PRAGMA query_only = FALSE")
     assert (await post(service, asked(), token)).is_success
+
+
+def test_a_record_that_is_removed_or_replaced_is_not_healthy(
+    service: RegistrarService, file: Path
+) -> None:
+    file.rename(file.with_suffix(".away"))
+    assert service.fault() == "the record cannot be written"
+    shutil.copy(file.with_suffix(".away"), file)
+    assert service.fault() == "the record cannot be written"
 
 
 async def test_a_registrar_that_seats_is_healthy_while_the_service_shows_its_rounds(
