@@ -187,13 +187,12 @@ def summarize_study(
 
 def left_out_notes(played: Sequence[FleetRound], question: AnyQuestion) -> list[str]:
     """Return a sentence for each reason why devices left out items, with the number of copies."""
-    counts, examples = Counter[str](), dict[str, str]()
+    counts, examples = Counter[LeftOutReason](), dict[LeftOutReason, str]()
     for finished in played:
         for entry in finished.results:
             for part in entry.contribution.left_out:
-                reason = str(part.reason)
-                counts[reason] += part.count
-                examples.setdefault(reason, part.items[0])
+                counts[part.reason] += part.count
+                examples.setdefault(part.reason, part.items[0])
     sent = "1 item" if question.contribution == 1 else f"{question.contribution:,} items"
     why = {
         LeftOutReason.OUTSIDE_DOMAIN: f"outside the domain of {describe_domain(question.domain)}",
@@ -203,7 +202,7 @@ def left_out_notes(played: Sequence[FleetRound], question: AnyQuestion) -> list[
     }
     return [
         f"The devices left out {count:,} items, such as {printable(examples[reason])}: "
-        f"{why[LeftOutReason(reason)]}."
+        f"{why[reason]}."
         for reason, count in counts.items()
     ]
 

@@ -16,9 +16,10 @@ from protocol.domains.numeric import NumericInterval
 from protocol.domains.product import Product
 from protocol.domains.strings import Alphabet, Listed, Utf8, alphabet_of, smallest_domain
 
-_DIGITS_AND_SIGNS = re.compile(r"[^\w]*\d[\d\W_]*")
+_DIGITS_AND_SIGNS = re.compile(r"\W*\d[\d\W_]*")
 _WITH_POINTS = re.compile(r"\s*[+-]?\d*\.[\d.]*\s*")
-_THOUSANDS = re.compile(r"\s*[+-]?[1-9]\d{0,2}(\.\d{3})+\s*")  # as Germans write them
+# In German, a point separates thousands: `1.000` is a thousand.
+_THOUSANDS = re.compile(r"\s*[+-]?[1-9]\d{0,2}(\.\d{3})+\s*")
 DomainChoice = Literal["auto", "alphabet", "utf8", "hashed", "numbers"]
 
 
@@ -155,7 +156,8 @@ def check_numbers(items: Iterable[str]) -> None:
 
 def number_in(text: str) -> float | None:
     """Return the finite number that `text` is, None if it is not."""
-    if "_" in text:  # which Python reads over
+    # `float` ignores underscores, which numbers in a file do not have.
+    if "_" in text:
         return None
     try:
         value = float(text)
