@@ -167,7 +167,7 @@ class OneShotRound:
                 pairwise.milliseconds,
             ),
             BenchmarkRow(f"member: CPU per device, {name}", member_seconds * MILLI, "ms"),
-            BenchmarkRow(f"member: received per device, {name}", layout.column_bytes, "B"),
+            BenchmarkRow(f"member: received per device, {name}", layout.largest_column, "B"),
             BenchmarkRow(f"member: sum sent, {name}", sums + SIGNATURE_BYTES, "B"),
             BenchmarkRow(f"server: open, {name}", opening * MILLI, "ms"),
         ]

@@ -340,7 +340,8 @@ class Purpose(NamedTuple):
 
     `label` is 32 bytes: of the session, or of the transcript. `name` is one of `mask` (sender
     below receiver), `self` (sender is receiver), `key share` and `seed share`. In one-shot sums
-    the label is that of a device's message, and the name is `one-shot share`.
+    the label is that of a device's message, and the name is `one-shot share` or
+    `one-shot expansion`.
     """
 
     label: bytes

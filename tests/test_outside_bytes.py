@@ -133,7 +133,7 @@ DECODERS = {
         DeviceMessage.pack,
     ),
     "secagg.oneshot.message.Column.unpack": Decoder(
-        bytes(range(Layout.of(ONE_SHOT).column_bytes)),
+        bytes(range(Layout.of(ONE_SHOT).column_bytes(1))),
         lambda body: Column.unpack(body, Layout.of(ONE_SHOT), 1),
         lambda column: b"".join(
             (

@@ -159,7 +159,7 @@ class CommitteeCost:
             "registrar": self.has_registrar,
             "words": self.words,
             "message_bytes": layout.message_bytes,
-            "column_bytes": layout.column_bytes,
+            "column_bytes": layout.largest_column,
             "sum_bytes": self.session.sharing.sum_bytes + SIGNATURE_BYTES,
         }
 
@@ -180,7 +180,11 @@ class CommitteeCost:
         reason = "of members under one set, more than (m + A) / 2"
         yield "signatures", str(p.needed_signatures), reason
         yield "messages", "1", f"per device, {self.words:,} 16-bit words"
-        yield "  message", f"{layout.message_bytes:,} B", "from each device, shares of all members"
-        yield "  received", f"{layout.column_bytes:,} B", "by each member for each device"
+        yield (
+            "  message",
+            f"{layout.message_bytes:,} B",
+            "from each device, shares of m - A members",
+        )
+        yield "  received", f"{layout.largest_column:,} B", "by each member for each device"
         sum_bytes = self.session.sharing.sum_bytes + SIGNATURE_BYTES
         yield "  sum", f"{sum_bytes:,} B", "from each member, once"

@@ -304,7 +304,11 @@ class _MemberStep:
 
     async def _columns(self, plan: AnyPlan, session: OneShotSession) -> list[bytes]:
         """Return this member's columns of all messages."""
-        size, columns = Layout.of(session).column_bytes, list[bytes]()
+        members = [each.identity for each in session.committee.entries]
+        if self._identity not in members:
+            raise UnsafeRequestError("showed a committee without my entry for this sum")
+        size = Layout.of(session).column_bytes(members.index(self._identity) + 1)
+        columns = list[bytes]()
         after = b""
         while True:
             path = f"members/{self._identity.hex()}/columns"

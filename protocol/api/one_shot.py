@@ -90,7 +90,7 @@ def message_bytes(plan: AnyPlan) -> int:
 
 def column_bytes(plan: AnyPlan) -> int:
     """Return the size of the part of a message that a member receives."""
-    return _layout(plan).column_bytes
+    return _layout(plan).largest_column
 
 
 def _layout(plan: AnyPlan) -> Layout:

@@ -4,13 +4,14 @@ A device holds a number of an interval, in one of the listed segments if the dom
 interval has K cells of equal width, and the number counts as the middle of its cell c, from 0 to
 K - 1. So all sums are sums of integers, and are exact:
 
-    device   (1, c, c^2) at the place of its segment, and a check
-    sum      (n, S, Q) of each segment, and the check of all of them
+    device   (1, c, c^2) at the place of its segment, and three checks
+    sum      (n, S, Q) of each segment, and the checks of all of them
     answer   mean and variance of the n devices, with intervals (`number_summary.py`)
 
-The check is a random linear combination of all other elements modulo 2^61 - 1, whose coefficients
-follow from the seed of the round. It adds up as they do. A random vector passes it with probability
-below 2^-60. The laws of n, S and Q alone would pass many vectors of a single segment.
+A check is a random linear combination of all other elements modulo p = 16,777,213, whose
+coefficients follow from the seed of the round. It adds up as they do. A random vector passes three
+checks with probability p^-3, below 2^-71. The laws of n, S and Q alone would pass many vectors of a
+single segment.
 
 A round's sums of a segment count if at least `threshold` devices are in them. The server deletes
 the sums of a round once it is decoded. So the difference of two answers never shows the number of
@@ -22,7 +23,6 @@ where two servers verify proofs; here a liar is bounded by the laws of `fault` o
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from operator import mul
 from types import MappingProxyType
 from typing import Any, Final, Literal, Self
 
@@ -45,7 +45,7 @@ from protocol.domains.numeric import NumericInterval
 from protocol.domains.product import Product
 from protocol.estimation.estimates import Estimate, ranked
 from protocol.estimation.number_summary import NoNumbersError, NumberSummaries, summarise_numbers
-from protocol.hashing import HashFamily
+from protocol.hashing import seeded_stream
 from protocol.histograms import Histogram, device_values
 from protocol.mechanism import Answer, SumMechanism
 from protocol.numerics.array_types import Integers
@@ -56,7 +56,7 @@ from secagg.ring import Lane, Ring, Vector
 
 TOTAL_NAME = "all"  # of the devices of a study without segments
 SUMS_ARRAY = "number sums"  # of the study state: rows n, S and Q, with a column per segment
-_CHECK_PRIME = 2**61 - 1
+CHECKS, CHECK_PRIME = 3, 16_777_213  # the largest prime below 2^24
 _MAX_NUMBER = 1e100
 _SUM_LIMIT = 2**63  # sums of squares over all rounds are signed 64-bit integers
 
@@ -116,16 +116,17 @@ class NumberSumsPlan(Plan):
 
     @property
     def ring(self) -> Ring:
-        """Return lanes of the numbers of devices, the sums, the squares, and the check."""
+        """Return lanes of the numbers of devices, the sums, the squares, and the checks."""
         return _ring(self.question, self.terms)
 
-    def check_of(self, sums: Integers) -> int:
-        """Return the check of `sums`, the rows n, S and Q with a column per segment."""
-        family = HashFamily(bytes.fromhex(self.seed), "number sums", sums.size, 0)
-        factors: list[int] = family.coefficients[1:].tolist()
-        numbers: list[int] = sums.ravel().tolist()
-        check: int = sum(map(mul, factors, numbers)) % _CHECK_PRIME
-        return check
+    def checks_of(self, sums: Integers) -> Integers:
+        """Return the checks of `sums`, the rows n, S and Q with a column per segment."""
+        drawn = Lane(CHECK_PRIME, CHECKS * sums.size)
+        factors = drawn.uniform(seeded_stream(bytes.fromhex(self.seed), "number sums"))
+        rows = factors.astype(np.int64).reshape(CHECKS, -1)
+        products = rows * (sums.ravel() % CHECK_PRIME) % CHECK_PRIME
+        checks: Integers = products.sum(axis=1) % CHECK_PRIME
+        return checks
 
 
 _FORM: Final = QuestionForm(
@@ -192,19 +193,19 @@ class NumberSums(SumMechanism[NumberSumsQuestion, NumberSumsPlan]):
         for row, amounts in zip(sums, (np.ones_like(cells), cells, cells**2), strict=True):
             np.add.at(row, segments, amounts)
         lanes = plan.ring.lanes
-        parts = [*sums, np.array([plan.check_of(sums)])]
+        parts = [*sums, plan.checks_of(sums)]
         return tuple(part.astype(lane.dtype) for lane, part in zip(lanes, parts, strict=True))
 
     def fault(self, plan: NumberSumsPlan, total: Vector, participants: int) -> str | None:
-        """Return the law that `total` breaks: the check, and what n integers up to K - 1 can have.
+        """Return the law that `total` breaks: the checks, and what n integers up to K - 1 can have.
 
-        A random vector breaks no law with probability 2^-60 at most. One lying device is not
+        A random vector breaks no law with probability 2^-71 at most. One lying device is not
         detected if it changes all elements so that the laws still hold. Then it may move the mean
         of its cohort to any number of the interval, and count as all devices of its cohort.
         """
         sums = _rows_of(total)
-        if plan.check_of(sums) != int(total[-1][0]):
-            return "the check is not that of the sums"
+        if (plan.checks_of(sums) != total[-1].astype(np.int64)).any():
+            return "the checks are not those of the sums"
         devices, cells, squares = ([int(each) for each in row] for row in sums)
         if sum(devices) > participants:
             return "there are more numbers than devices"
@@ -281,7 +282,7 @@ def _inner(domain: Domain) -> Domain:
 
 
 def _rows_of(total: Vector) -> Integers:
-    """Return the rows n, S and Q of a sum, without its check."""
+    """Return the rows n, S and Q of a sum, without its checks."""
     return np.stack([row.astype(np.int64) for row in total[:-1]])
 
 
@@ -309,7 +310,7 @@ def _ring(question: NumberSumsQuestion, terms: Terms) -> Ring:
     largest, segments = question.interval.cells - 1, len(question.segments)
     bounds = [terms.max_devices * largest**power for power in range(3)]
     lanes = [Lane(terms.moduli.above(bound), segments) for bound in bounds]
-    return Ring((*lanes, Lane(_CHECK_PRIME, 1)))
+    return Ring((*lanes, Lane(CHECK_PRIME, CHECKS)))
 
 
 def _check_size(question: NumberSumsQuestion, terms: Terms, rounds: int) -> None:

@@ -297,6 +297,14 @@ class OneShotSession:
         """Return the purpose of the pad on the share of `member` in the message of `label`."""
         return Purpose(label, "one-shot share", 0, member)
 
+    def expansion(self, label: bytes, member: int) -> Purpose:
+        """Return the purpose of the key that `member`'s share in the message of `label` has.
+
+        It has the member's number, because two keys can agree on the same secret with each device:
+        one with a point of low order added to the other.
+        """
+        return Purpose(label, "one-shot expansion", 0, member)
+
     def admits(self, identity: bytes, enrolment: bytes) -> bool:
         """Return whether `enrolment` is the registrar's signature over `identity`, if required."""
         return self.registry is None or self.registry.admits(identity, enrolment)

@@ -1,6 +1,6 @@
 """Prime fields GF(p): primes, exact matrix products, interpolation, and packed bytes.
 
-An array of elements has type uint64, and all elements are below p < 2^62. Products are exact:
+An array of elements has type uint64, and all elements are below p < 2^53. Products are exact:
 
     elements   p < 2^32: a product fits in uint64; larger p: integers of Python
     matrices   in float64, whose integers are exact up to 2^53. Both factors are split into limbs of
@@ -8,9 +8,10 @@ An array of elements has type uint64, and all elements are below p < 2^62. Produ
                one limb
 
 Rows of elements are packed in base p: g elements become one integer below p^g, of b bits, where b
-is at most 64 and b / g is smallest. So p = 65,537 takes 16.3 bits per element, where 17 would
-be needed one by one. The integers follow each other in little-endian order of bits; the last of a
-row may have fewer elements and bits; a row ends on a whole byte, padded with zero bits.
+is at most 53 and b / g is smallest. A language whose numbers are float64 can then join them, too.
+So p = 65,537 takes 16.33 bits per element, where 17 would be needed one by one. The integers follow
+each other in little-endian order of bits; the last of a row may have fewer elements and bits; a row
+ends on a whole byte, padded with zero bits.
 
 Source: interpolation by Lagrange; limbs and the packing are additions of blindtally.
 """
@@ -28,7 +29,7 @@ from secagg.ring import Ring
 Elements: TypeAlias = NDArray[np.uint64]
 Bytes: TypeAlias = NDArray[np.uint8]
 
-MAX_PRIME: Final = 2**62
+MAX_PRIME: Final = 2**53
 _FLOAT_BITS = 53
 _WORD_BITS = 64
 _PRODUCT_BOUND = 2**32  # below it the product of two elements fits in uint64
@@ -66,7 +67,7 @@ def least_prime(least: int) -> int:
     while not is_prime(p):
         p += 1
     if p >= MAX_PRIME:
-        raise ValueError(f"a lane of one-shot sums has a prime below 2^62, {least} is too large")
+        raise ValueError(f"a lane of one-shot sums has a prime below 2^53, {least} is too large")
     return p
 
 
@@ -79,7 +80,7 @@ def check_prime_lanes(ring: Ring, points: int) -> None:
     for number, lane in enumerate(ring.lanes):
         if not (points < lane.q < MAX_PRIME and is_prime(lane.q)):
             raise ValueError(
-                f"lane {number}: a prime from {points + 1} to 2^62 expected, got {lane.q}"
+                f"lane {number}: a prime from {points + 1} to 2^53 expected, got {lane.q}"
             )
 
 
@@ -222,7 +223,7 @@ class PackedRows:
     @lru_cache(maxsize=1024)
     def of(cls, p: int, length: int) -> "PackedRows":
         """Return the packing with the fewest bits per element."""
-        groups = [g for g in range(1, _WORD_BITS) if _digit_bits(p, g) <= _WORD_BITS]
+        groups = [g for g in range(1, _FLOAT_BITS) if _digit_bits(p, g) <= _FLOAT_BITS]
         group = min(groups, key=lambda g: (_digit_bits(p, g) / g, g))
         bits = _digit_bits(p, group)
         full, rest = divmod(length, group)

@@ -2,8 +2,9 @@
 
     volunteer -> Volunteered.check -> Checked.agree -> Agreed.release
 
-    check    decrypts its share of each message that an enrolled device signed, and compares it
-             with the degree proof. It signs complaints about messages that their devices made wrong
+    check    decrypts or expands its share of each message that an enrolled device signed, and
+             compares it with the degree proof. It signs complaints about messages that their
+             devices made wrong
     agree    signs the digest of one set of messages, once. The set has `minimum` messages or more,
              all of different devices and all valid
     release  needs the signatures of m - D members under the same set. It sends the sum of its
@@ -32,11 +33,12 @@ from random import Random
 import numpy as np
 
 from secagg.errors import OutOfPhaseError, UnsafeRequestError
-from secagg.keys import Identity, KeyPair, is_signed
+from secagg.keys import KEY_BYTES, Identity, KeyPair, is_signed
 from secagg.oneshot.committee import MemberEntry, OneShotSession, key_statement
 from secagg.oneshot.field import Elements
 from secagg.oneshot.member_messages import ComplaintList, MemberSum, are_rising
 from secagg.oneshot.message import Column, FaultyMessageError, Layout, Opening, check_message
+from secagg.oneshot.sharing import Flags
 from secagg.session import SingleStepState
 
 _BATCH_ROWS = 256  # messages that are unpacked and compared together, at most
@@ -149,7 +151,7 @@ class _Checking:
     def add(self, columns: Iterable[bytes]) -> None:
         """Check `columns` in batches."""
         batch = list[bytes]()
-        rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // self._layout.column_bytes))
+        rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // self._layout.largest_column))
         for column in columns:
             batch.append(column)
             if len(batch) == rows:
@@ -160,7 +162,7 @@ class _Checking:
 
     def _add_batch(self, batch: Sequence[bytes]) -> None:
         columns = [Column.unpack(body, self._layout, self.member) for body in batch]
-        messages, shares, proofs, coin_keys = list[CheckedMessage](), [], [], []
+        messages, signed = list[CheckedMessage](), list[tuple[Opening, Column]]()
         for column in columns:
             try:
                 opening = check_message(self.session, column)
@@ -168,32 +170,57 @@ class _Checking:
                 continue  # the server made it
             digest, place = opening.digest(column.proof), self._rows + len(messages)
             messages.append(CheckedMessage(digest, place, column.identity))
-            shares.append(self._decrypt(opening, column.share))
-            proofs.append(column.proof)
-            coin_keys.append(opening.coin_key)
+            signed.append((opening, column))
         if not messages:
             return
+        shares, is_opened = self._open_shares(signed)
         elements, is_valid = self.session.sharing.check(
-            self.member, _rows(shares), _rows(proofs), coin_keys
+            self.member,
+            shares,
+            _rows([column.proof for _, column in signed]),
+            [opening.coin_key for opening, _ in signed],
         )
         for parts, of_lane in zip(self._parts, elements, strict=True):
             parts.append(of_lane)
-        for message, valid in zip(messages, is_valid.tolist(), strict=True):
+        for message, valid in zip(messages, (is_opened & is_valid).tolist(), strict=True):
             if valid:
                 self.valid.setdefault(message.digest, message)
             else:
                 self.complaints.add(message.digest)
         self._rows += len(messages)
 
-    def _decrypt(self, opening: Opening, encrypted: bytes) -> bytes:
-        """Return the decrypted share, zeros if the device's key agrees on nothing secret."""
+    def _open_shares(
+        self, signed: Sequence[tuple[Opening, Column]]
+    ) -> tuple[list[Elements], Flags]:
+        """Return the shares of this member by lane, one row per message, and whether each is one.
+
+        A message is not valid if its key agrees on nothing secret, or a share is no packing.
+        """
+        sharing, secrets = self.session.sharing, [self._agree(each.key) for each, _ in signed]
+        is_secret = np.array([secret is not None for secret in secrets])
+        pairs = [
+            (each, secret or bytes(KEY_BYTES)) for each, secret in zip(signed, secrets, strict=True)
+        ]
+        if self.member > self.session.parameters.corrupt:
+            packed = [self._decrypt(*each, secret) for each, secret in pairs]
+            shares, is_packed = sharing.shares_in(_rows(packed))
+            return shares, is_secret & is_packed
+        streams = (
+            self.session.expansion(opening.label, self.member).keystream(secret)
+            for (opening, _), secret in pairs
+        )
+        return [*map(np.vstack, zip(*map(sharing.expand, streams), strict=True))], is_secret
+
+    def _agree(self, key: bytes) -> bytes | None:
         try:
-            secret = self._pair.agree(opening.key)
+            return self._pair.agree(key)
         except ValueError:
-            return bytes(len(encrypted))
-        pad = self.session.share_purpose(opening.label, self.member).pad(secret, len(encrypted))
-        size = len(encrypted)
-        return (int.from_bytes(encrypted) ^ int.from_bytes(pad)).to_bytes(size)
+            return None
+
+    def _decrypt(self, opening: Opening, column: Column, secret: bytes) -> bytes:
+        size = len(column.share)
+        pad = self.session.share_purpose(opening.label, self.member).pad(secret, size)
+        return (int.from_bytes(column.share) ^ int.from_bytes(pad)).to_bytes(size)
 
 
 def _rows(parts: Sequence[bytes]) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:

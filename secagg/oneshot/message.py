@@ -1,25 +1,30 @@
 """The one message of a device, and the part of it that each member receives.
 
     message  identity (32), enrolment (64, if devices are enrolled), X25519 key E (32), encrypted
-             shares of members 1 to m, degree proof, signature (64)
-    column   of one member: identity, enrolment, E, its encrypted share, the path of the share to
-             the Merkle root (32 for each level), degree proof, signature
+             shares of members A + 1 to m, degree proof, signature (64)
+    column   of one member: identity, enrolment, E, its encrypted share if it is sent, the path of
+             the share to the Merkle root (32 for each level), degree proof, signature
 
-The device makes a fresh key pair (e, E). The share of member j is encrypted with XOR under a pad of
-the agreement of e with the member's key. The leaves of a Merkle tree are hashes of the encrypted
-shares, padded with zeros to a power of two. The coins of the degree proof depend on the label, E
-and the root, so that a device cannot choose its shares by its coins. The device signs label, E,
-root and the hash of the proof. The hash of this statement, the message's *digest*, names the
-message in a set. It covers the identity, so that two messages of one device have two digests.
+The device makes a fresh key pair (e, E), which agrees with the key of each member. The share of
+member j is encrypted with XOR under a pad of this secret, and for j = 1 to A it is expanded from a
+key of the secret, which has a purpose of its own: whoever guessed a share would else know its pad.
+The leaves of a Merkle tree are hashes of the encrypted shares, of no bytes for members 1 to A,
+padded with zeros to a power of two. E and the label thus fix the expanded shares before the coins.
+The coins of the degree proof depend on the label, E and the root, so that a device cannot choose
+its shares by its coins. The device signs label, E, root and the hash of the proof. The hash of this
+statement, the message's *digest*, names the message in a set. It covers the identity, so that two
+messages of one device have two digests.
 
 A member needs the path. The pads have no authentication tag, and a server could flip bits of a
 share. It would learn from the complaint, or from its absence, what the bits were. With the path, an
 altered share has another root and other coins, and the signature does not verify: then the message
 is the server's, and the member does not complain.
 
-Randomness comes from the generator of the caller: 32 bytes for e, and 32 for the AES-256 stream
-from which all random elements are drawn. A device that did not receive an answer sends the same
-bytes again, and nothing after it has started again: two messages of a device could be in two sums.
+Randomness comes from the generator of the caller: 32 bytes. e and the key of the AES-256 stream,
+from which the blinds are drawn, are hashes of these bytes, the label and the vector. So two runs of
+one copy of a device make the same message, or independent polynomials. A device that did not
+receive an answer sends the same bytes again, and nothing after it has started again: two messages
+of a device could be in two sums.
 
 Source: an addition of blindtally; the Merkle tree is that of Fiat-Shamir proofs [Ligero].
 """
@@ -45,7 +50,7 @@ from secagg.keys import (
     statement,
 )
 from secagg.oneshot.committee import OneShotSession
-from secagg.oneshot.field import Bytes
+from secagg.oneshot.field import Bytes, Elements
 from secagg.oneshot.parameters import CommitteeParameters
 from secagg.oneshot.sharing import Sharing
 from secagg.ring import Ring, Vector
@@ -131,42 +136,46 @@ class Layout:
     """Sizes of messages and columns in one session, known before any byte is read."""
 
     enrolment: int
-    members: int
+    parameters: CommitteeParameters
     share: int
     proof: int
 
     @classmethod
     def of(cls, session: OneShotSession) -> "Layout":
         """Return the sizes in `session`."""
-        sharing, members = session.sharing, session.parameters.members
-        return cls(session.enrolment_bytes, members, sharing.share_bytes, sharing.proof_bytes)
+        sharing, parameters = session.sharing, session.parameters
+        return cls(session.enrolment_bytes, parameters, sharing.share_bytes, sharing.proof_bytes)
 
     @classmethod
     def of_ring(cls, ring: Ring, parameters: CommitteeParameters, has_enrolments: bool) -> "Layout":
         """Return the sizes of messages with vectors of `ring`, before there is a committee."""
         sharing, enrolment = Sharing(ring, parameters), SIGNATURE_BYTES if has_enrolments else 0
-        return cls(enrolment, parameters.members, sharing.share_bytes, sharing.proof_bytes)
+        return cls(enrolment, parameters, sharing.share_bytes, sharing.proof_bytes)
 
     @property
     def message_sizes(self) -> tuple[int, ...]:
         """Return the sizes of the parts of a message, in their order."""
-        shares = self.members * self.share
+        shares = (self.parameters.members - self.parameters.corrupt) * self.share
         return KEY_BYTES, self.enrolment, KEY_BYTES, shares, self.proof, SIGNATURE_BYTES
 
-    @property
-    def column_sizes(self) -> tuple[int, ...]:
-        """Return the sizes of the parts of a column, in their order."""
-        path = DIGEST_BYTES * tree_depth(self.members)
-        head = KEY_BYTES, self.enrolment, KEY_BYTES
-        return *head, self.share, path, self.proof, SIGNATURE_BYTES
+    def column_sizes(self, member: int) -> tuple[int, ...]:
+        """Return the sizes of the parts of a column of `member`, 1 to m, in their order."""
+        path = DIGEST_BYTES * tree_depth(self.parameters.members)
+        share = self.share if member > self.parameters.corrupt else 0
+        return KEY_BYTES, self.enrolment, KEY_BYTES, share, path, self.proof, SIGNATURE_BYTES
 
     @property
     def message_bytes(self) -> int:
         return sum(self.message_sizes)
 
+    def column_bytes(self, member: int) -> int:
+        """Return the size of a column of `member`, 1 to m."""
+        return sum(self.column_sizes(member))
+
     @property
-    def column_bytes(self) -> int:
-        return sum(self.column_sizes)
+    def largest_column(self) -> int:
+        """Return the size of a column with a share."""
+        return self.column_bytes(self.parameters.members)
 
     @staticmethod
     def split(body: bytes, sizes: Sequence[int]) -> list[bytes]:
@@ -181,7 +190,7 @@ class DeviceMessage:
     identity: bytes
     enrolment: bytes
     key: bytes
-    shares: bytes = field(repr=False)  # encrypted, of all members
+    shares: bytes = field(repr=False)  # encrypted, of members A + 1 to m
     proof: bytes = field(repr=False)
     signature: bytes
 
@@ -213,9 +222,13 @@ class DeviceMessage:
         return cls(*layout.split(body, layout.message_sizes))
 
     def encrypted_shares(self, session: OneShotSession) -> list[bytes]:
-        """Return the encrypted shares of members 1 to m."""
-        size = session.sharing.share_bytes
-        return [self.shares[start : start + size] for start in range(0, len(self.shares), size)]
+        """Return the encrypted shares of members 1 to m, without bytes for those up to A."""
+        size, starts = (
+            session.sharing.share_bytes,
+            range(0, len(self.shares), session.sharing.share_bytes),
+        )
+        sent = [self.shares[start : start + size] for start in starts]
+        return [b""] * session.parameters.corrupt + sent
 
     def opening(self, session: OneShotSession) -> Opening:
         """Return the facts that the coins and the signature depend on."""
@@ -228,9 +241,9 @@ class DeviceMessage:
 
     def columns(self, session: OneShotSession) -> list[bytes]:
         """Return the column of each member, in their order."""
-        shares = self.encrypted_shares(session)
-        levels = merkle_levels(shares)
-        return [self.column(session, member, levels) for member in range(1, len(shares) + 1)]
+        levels = merkle_levels(self.encrypted_shares(session))
+        members = range(1, session.parameters.members + 1)
+        return [self.column(session, member, levels) for member in members]
 
     def column(
         self, session: OneShotSession, member: int, levels: MerkleLevels | None = None
@@ -238,8 +251,8 @@ class DeviceMessage:
         """Return the column of `member`, 1 to m; `levels` are those of the message, if known."""
         levels = merkle_levels(self.encrypted_shares(session)) if levels is None else levels
         head, path = self.identity + self.enrolment + self.key, merkle_path(levels, member - 1)
-        size = session.sharing.share_bytes
-        share = self.shares[(member - 1) * size : member * size]
+        place, size = member - 1 - session.parameters.corrupt, session.sharing.share_bytes
+        share = self.shares[place * size : (place + 1) * size] if place >= 0 else b""
         return b"".join((head, share, path, self.proof, self.signature))
 
 
@@ -259,9 +272,10 @@ class Column:
     @classmethod
     def unpack(cls, body: bytes, layout: Layout, member: int) -> "Column":
         """Return the column in `body`; raises ValueError if it has a wrong size."""
-        if len(body) != layout.column_bytes:
-            raise ValueError(f"a column of this sum has {layout.column_bytes} bytes")
-        return cls(member, *layout.split(body, layout.column_sizes))
+        sizes = layout.column_sizes(member)
+        if len(body) != sum(sizes):
+            raise ValueError(f"a column of member {member} has {sum(sizes)} bytes")
+        return cls(member, *layout.split(body, sizes))
 
     def opening(self, session: OneShotSession) -> Opening:
         """Return the facts that the coins and the signature depend on."""
@@ -298,21 +312,46 @@ def make_message(
     session.check_authority()
     if len(enrolment) != session.enrolment_bytes:
         raise ValueError(f"an enrolment has {session.enrolment_bytes} bytes, got {len(enrolment)}")
-    pair, stream = KeyPair.generate(rng), Keystream(rng.randbytes(_SEED_BYTES))
-    shared, label = session.sharing.share(vector, stream), session.label(identity.public)
-    shares = encrypt_shares(session, label, pair, shared.shares)
-    rows = [row.tobytes() for row in shares]
-    opening = Opening(label, pair.public, merkle_levels(rows)[-1])
-    proof = session.sharing.prove(shared, opening.coin_key)
+    label, sharing = session.label(identity.public), session.sharing
+    pair, stream = own_secrets(rng.randbytes(_SEED_BYTES), label, sharing.pack(vector))
+    secrets = [pair.agree(entry.key) for entry in session.committee.entries]
+    expanded = expand_shares(session, label, secrets)
+    shared = sharing.share(vector, expanded, stream)
+    rows = [row.tobytes() for row in encrypt_shares(session, label, secrets, shared.shares)]
+    leaves = [b""] * len(expanded) + rows
+    opening = Opening(label, pair.public, merkle_levels(leaves)[-1])
+    proof = sharing.prove(shared, opening.coin_key)
     signature = identity.sign(opening.statement(proof))
     return DeviceMessage(identity.public, enrolment, pair.public, b"".join(rows), proof, signature)
 
 
-def encrypt_shares(session: OneShotSession, label: bytes, pair: KeyPair, shares: Bytes) -> Bytes:
-    """Return `shares`, one row per member, each under the pad for its member."""
-    size, entries = shares.shape[1], session.committee.entries
+def own_secrets(drawn: bytes, label: bytes, packed: bytes) -> tuple[KeyPair, Keystream]:
+    """Return the pair (e, E) and the stream of the blinds, given 32 random bytes and the vector."""
+    key, stream = (
+        sha256(b"blindtally one-shot %s v1\0" % name + drawn + label + packed).digest()
+        for name in (b"key", b"stream")
+    )
+    return KeyPair.of(key), Keystream(stream)
+
+
+def expand_shares(
+    session: OneShotSession, label: bytes, secrets: Sequence[bytes]
+) -> list[list[Elements]]:
+    """Return the shares of members 1 to A by lane; `secrets` has what each member agreed on."""
+    members = range(1, session.parameters.corrupt + 1)
+    return [
+        session.sharing.expand(session.expansion(label, member).keystream(secrets[member - 1]))
+        for member in members
+    ]
+
+
+def encrypt_shares(
+    session: OneShotSession, label: bytes, secrets: Sequence[bytes], shares: Bytes
+) -> Bytes:
+    """Return `shares`, one row for members A + 1 to m each, under the pad for its member."""
+    size, first = shares.shape[1], session.parameters.corrupt + 1
     pads = [
-        session.share_purpose(label, member).pad(pair.agree(entry.key), size)
-        for member, entry in enumerate(entries, 1)
+        session.share_purpose(label, member).pad(secret, size)
+        for member, secret in enumerate(secrets[first - 1 :], first)
     ]
     return shares ^ np.frombuffer(b"".join(pads), np.uint8).reshape(shares.shape)

@@ -44,7 +44,7 @@ class Moduli:
         """Return the smallest modulus above `largest`, so that 0 to `largest` do not wrap.
 
         Raises:
-            ValueError: if it would be a prime of 2^62 or more.
+            ValueError: if it would be a prime of 2^53 or more.
         """
         if not self.min_prime:
             return 1 << largest.bit_length()

@@ -6,6 +6,9 @@ with zeros. The polynomial of a column has degree t - 1. It passes through the s
 at j is the share of member j = 1 .. m. Any A shares are uniform, regardless of the secrets; each
 share more is a linear equation on the rho secrets, which alone may determine small ones.
 
+The shares of members 1 .. A are random, so they are not sent: device and member *expand* them from
+a secret that both agree on. With 7 operators and A = 1, a message has 6 shares instead of 7.
+
 Members must not add up garbage. Each lane has r more columns, the *blinds*, whose polynomials are
 uniform of degree t - 1. A hash of all encrypted shares gives coins beta, C x r elements per lane,
 and the *degree proof* has the values of
@@ -16,13 +19,14 @@ at the t nodes -1 .. -rho, 1 .. A. Member j compares the same combination of its
 tau_b(j). The blinds make tau uniform, so that it reveals nothing. They are summed nowhere: a
 member releases the sums of the C first columns only.
 
-A share has the columns of all lanes, lane by lane, packed as `field.PackedRows`. A later proof of
-range has other blinds and other values: `blinds` and `proof` of `LaneSharing` are its place.
+A share has the columns of all lanes, lane by lane; one that is sent is packed as
+`field.PackedRows`. A later proof of range has other blinds and other values: `blinds` and `proof`
+of `LaneSharing` are its place.
 
 Source: [Franklin92] and the degree test of [Ligero].
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -55,7 +59,7 @@ def prime_ring(ring: Ring, parameters: CommitteeParameters) -> Ring:
     These are at least the lane's q and m + rho + 1. A lane modulo such a prime is unchanged.
 
     Raises:
-        ValueError: if a lane needs a prime of 2^62 or more.
+        ValueError: if a lane needs a prime of 2^53 or more.
     """
     moduli = Moduli.of(parameters)
     return Ring(tuple(Lane(moduli.above(lane.q - 1), lane.length) for lane in ring.lanes))
@@ -63,8 +67,8 @@ def prime_ring(ring: Ring, parameters: CommitteeParameters) -> Ring:
 
 @lru_cache(maxsize=64)
 def evaluation_matrix(p: int, parameters: CommitteeParameters) -> FieldMatrix:
-    """Return the matrix from the values at the t nodes to the shares of all members."""
-    members = range(1, parameters.members + 1)
+    """Return the matrix from the values at the t nodes to the shares that are sent."""
+    members = range(parameters.corrupt + 1, parameters.members + 1)
     return FieldMatrix(p, lagrange_matrix(p, _nodes(parameters), members))
 
 
@@ -115,14 +119,22 @@ class LaneSharing:
         padded[: self.lane.length] = elements
         return padded.reshape(self.columns, -1).T
 
-    def nodes(self, elements: NDArray[np.unsignedinteger], stream: Keystream) -> Elements:
-        """Return the values of all polynomials at the nodes, t x (C + r)."""
-        a, rho, width = self.parameters.corrupt, self.parameters.packed_secrets, self.columns
+    def nodes(
+        self,
+        elements: NDArray[np.unsignedinteger],
+        expanded: Sequence[Elements],
+        stream: Keystream,
+    ) -> Elements:
+        """Return the values of all polynomials at the nodes, t x (C + r).
+
+        `expanded` are the shares of members 1 to A.
+        """
+        rho, width = self.parameters.packed_secrets, self.columns
         values = np.empty((self.parameters.threshold, width + self.blinds), np.uint64)
         values[:rho, :width] = self.arrange(elements)
-        drawn = _uniform(self.lane.q, a * width + self.parameters.threshold * self.blinds, stream)
-        values[rho:, :width] = drawn[: a * width].reshape(a, width)
-        values[:, width:] = drawn[a * width :].reshape(-1, self.blinds)
+        values[:rho, width:] = _uniform(self.lane.q, rho * self.blinds, stream).reshape(rho, -1)
+        for row, share in zip(values[rho:], expanded, strict=True):
+            row[:] = share
         return values
 
     def prove(self, nodes: Elements, coins: Elements) -> Bytes:
@@ -147,7 +159,7 @@ class LaneSharing:
 
 @dataclass(frozen=True, slots=True)
 class SharedVector:
-    """The shares of one vector, one packed row per member, and the values behind them."""
+    """The shares of one vector for members A + 1 to m, one packed row each, and their nodes."""
 
     shares: Bytes = field(repr=False)
     nodes: tuple[Elements, ...] = field(repr=False)  # per lane, to prove the degree
@@ -169,15 +181,39 @@ class Sharing:
         self.sum_bytes = sum(lane.summed.nbytes for lane in self.lanes)
         self.proof_bytes = sum(lane.proof.nbytes for lane in self.lanes)
 
-    def share(self, vector: Vector, stream: Keystream) -> SharedVector:
-        """Return the shares of `vector`; all random elements are drawn from `stream`.
+    def pack(self, vector: Vector) -> bytes:
+        """Return the packed rows of `vector`, by lane.
 
         Raises:
             ValueError: if `vector` is not one of the ring's.
         """
         self.ring.check(vector)
-        pairs = zip(self.lanes, vector, strict=True)
-        nodes = tuple(lane.nodes(elements, stream) for lane, elements in pairs)
+        return b"".join(
+            PackedRows.of(lane.q, lane.length)
+            .pack(elements.astype(np.uint64).reshape(1, -1))
+            .tobytes()
+            for lane, elements in zip(self.ring.lanes, vector, strict=True)
+        )
+
+    def expand(self, stream: Keystream) -> list[Elements]:
+        """Return the share that `stream` determines, C + r elements by lane, drawn like a mask."""
+        return [_uniform(lane.lane.q, lane.columns + lane.blinds, stream) for lane in self.lanes]
+
+    def share(
+        self, vector: Vector, expanded: Sequence[Sequence[Elements]], stream: Keystream
+    ) -> SharedVector:
+        """Return the shares of `vector`, given those of members 1 to A by lane.
+
+        The blinds at the points of secrets are drawn from `stream`.
+
+        Raises:
+            ValueError: if `vector` is not one of the ring's.
+        """
+        self.ring.check(vector)
+        by_lane = zip(
+            self.lanes, vector, [*zip(*expanded, strict=True)] or [()] * len(vector), strict=True
+        )
+        nodes = tuple(lane.nodes(elements, shares, stream) for lane, elements, shares in by_lane)
         rows = [
             lane.share.pack(evaluation_matrix(lane.lane.q, self.parameters) @ values)
             for lane, values in zip(self.lanes, nodes, strict=True)
@@ -194,25 +230,24 @@ class Sharing:
         )
         return b"".join(proof.tobytes() for proof in proofs)
 
-    def check(
-        self, member: int, shares: Bytes, proofs: Bytes, coin_keys: Sequence[bytes]
-    ) -> tuple[list[Elements], Flags]:
-        """Return the columns of `member` (1 to m) by lane, and whether each message is valid.
+    def shares_in(self, packed: Bytes) -> tuple[list[Elements], Flags]:
+        """Return shares by lane, n x (C + r) each, and whether each of the n rows is a packing."""
+        return self._unpack(packed, [lane.share for lane in self.lanes])
 
-        `shares` and `proofs` have one packed row per message, and `coin_keys` one key each. A
-        message is valid if both packings are, and the share agrees with the proof.
+    def check(
+        self, member: int, shares: Sequence[Elements], proofs: Bytes, coin_keys: Sequence[bytes]
+    ) -> tuple[list[Elements], Flags]:
+        """Return the columns of `member` (1 to m) by lane, and whether each share is valid.
+
+        `shares` has n rows by lane, `proofs` a packed row per message, and `coin_keys` one key
+        each. A share is valid if the packing of the proof is, and agrees with it.
         """
-        is_valid = np.ones(len(shares), np.bool_)
-        coins, columns = self.coins(coin_keys), []
-        share_parts = self._split(shares, [lane.share.nbytes for lane in self.lanes])
-        proof_parts = self._split(proofs, [lane.proof.nbytes for lane in self.lanes])
-        for number, lane in enumerate(self.lanes):
-            elements, is_packed = lane.share.unpack(next(share_parts))
-            proof, is_proof_packed = lane.proof.unpack(next(proof_parts))
-            is_valid &= is_packed & is_proof_packed
-            is_valid &= lane.passes(member, elements, proof, coins[number])
-            columns.append(elements[:, : lane.columns])
-        return columns, is_valid
+        unpacked, is_valid = self._unpack(proofs, [lane.proof for lane in self.lanes])
+        rows = zip(self.lanes, shares, unpacked, self.coins(coin_keys), strict=True)
+        for lane, elements, proof, coins in rows:
+            is_valid &= lane.passes(member, elements, proof, coins)
+        columns = zip(self.lanes, shares, strict=True)
+        return [elements[:, : lane.columns] for lane, elements in columns], is_valid
 
     def are_packed_proofs(self, proof: bytes) -> bool:
         """Return whether `proof`, of `proof_bytes`, is a valid packing of field elements."""
@@ -239,14 +274,10 @@ class Sharing:
         if len(packed) != self.sum_bytes:
             raise ValueError(f"a sum has {self.sum_bytes} bytes, got {len(packed)}")
         row = np.frombuffer(packed, np.uint8).reshape(1, -1)
-        sums = []
-        parts = self._split(row, [lane.summed.nbytes for lane in self.lanes])
-        for lane, part in zip(self.lanes, parts, strict=True):
-            elements, is_valid = lane.summed.unpack(part)
-            if not is_valid.all():
-                raise ValueError(f"an element of a sum is outside its lane modulo {lane.lane.q}")
-            sums.append(elements[0])
-        return sums
+        sums, is_valid = self._unpack(row, [lane.summed for lane in self.lanes])
+        if not is_valid.all():
+            raise ValueError("an element of a sum is outside its lane")
+        return [elements[0] for elements in sums]
 
     def vector_of(self, columns: Sequence[Elements]) -> Vector:
         """Return the vector whose secrets by lane are in `columns`, rho x C each."""
@@ -272,9 +303,15 @@ class Sharing:
         ]
 
     @staticmethod
-    def _split(rows: Bytes, sizes: Sequence[int]) -> Iterator[Bytes]:
-        for start, end in pairwise(accumulate(sizes, initial=0)):
-            yield rows[:, start:end]
+    def _unpack(rows: Bytes, packings: Sequence[PackedRows]) -> tuple[list[Elements], Flags]:
+        """Return the elements of `rows` by lane, and whether all packings of a row are valid."""
+        lanes, are_valid = list[Elements](), np.ones(len(rows), np.bool_)
+        bounds = pairwise(accumulate((packing.nbytes for packing in packings), initial=0))
+        for packing, (start, end) in zip(packings, bounds, strict=True):
+            elements, is_valid = packing.unpack(rows[:, start:end])
+            are_valid &= is_valid
+            lanes.append(elements)
+        return lanes, are_valid
 
 
 def _uniform(p: int, count: int, stream: Keystream) -> Elements:

@@ -86,7 +86,7 @@ class MessagePage:
 def _message_memory(session: OneShotSession) -> int:
     """Return the bytes in memory of a message with its Merkle tree, about."""
     layout = Layout.of(session)
-    tree = (2 * DIGEST_BYTES) << tree_depth(layout.members)
+    tree = (2 * DIGEST_BYTES) << tree_depth(layout.parameters.members)
     return layout.message_bytes + tree + _PARTS_MEMORY
 
 

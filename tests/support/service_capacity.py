@@ -151,7 +151,7 @@ def one_shot_capacity(
     """Return the resources of one-shot sums of `words` 16-bit words, with the same peak."""
     rate = PEAK_TO_MEAN_RATIO * devices / seconds
     layout = CommitteeCost(committee_parameters(OPERATORS, 0.2, 0.2), words, True).layout
-    message, column = layout.message_bytes, layout.column_bytes
+    message, column = layout.message_bytes, layout.largest_column
     server = costs.server + costs.byte * message
     database = costs.database + costs.database_byte * message
     member = costs.member + costs.member_byte * column

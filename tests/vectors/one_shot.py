@@ -22,9 +22,9 @@ from tests.vectors.reference import stream
 
 
 def packing(p: int) -> tuple[int, int]:
-    """Return g and b: g elements modulo p have b bits, at most 64, with the smallest b / g."""
-    sizes = [(g, (p**g - 1).bit_length()) for g in range(1, 64)]
-    fitting = [(Fraction(b, g), g, b) for g, b in sizes if b <= 64]
+    """Return g and b: g elements modulo p have b bits, at most 53, with the smallest b / g."""
+    sizes = [(g, (p**g - 1).bit_length()) for g in range(1, 53)]
+    fitting = [(Fraction(b, g), g, b) for g, b in sizes if b <= 53]
     _, g, b = min(fitting)
     return g, b
 
@@ -80,7 +80,7 @@ def tests(p: int, numbers: Numbers) -> int:
 # A whole sum
 
 REGISTRAR, SCOPE = stream("one-shot registrar"), stream("one-shot scope")
-LANES: list[ref.Lane] = [(257, 5), (65537, 3), (2**61 - 1, 1)]
+LANES: list[ref.Lane] = [(257, 5), (65537, 3), (16777213, 1)]
 DEVICES = range(4)
 
 
@@ -167,6 +167,24 @@ class OneShot:
     def vector(self, device: int) -> list[list[int]]:
         return ref.mask(self.secret("vector", device, 16), LANES)
 
+    def drawn(self, device: int, name: str) -> bytes:
+        """Return a secret that the device draws: `key` is that of E, `stream` that of blinds."""
+        packed = b"".join(
+            pack(p, row) for (p, _), row in zip(LANES, self.vector(device), strict=True)
+        )
+        random, label = self.secret("random", device), self.label(device)
+        return ref.digest(f"blindtally one-shot {name} v1\0".encode(), random, label, packed)
+
+    def agreed(self, device: int, member: int) -> bytes:
+        key = ref.key_public(self.secret("member key", member))
+        return ref.agree(self.drawn(device, "key"), key)
+
+    def expanded(self, device: int, member: int) -> list[list[int]]:
+        """Return the elements by lane of the share of a member up to A."""
+        purpose = ref.info("one-shot expansion", 0, member)
+        key = ref.derive(self.agreed(device, member), self.label(device), purpose)[:16]
+        return ref.mask(key, [(p, self.width((p, n)) + tests(p, self.numbers)) for p, n in LANES])
+
     def width(self, lane: ref.Lane) -> int:
         """Return the number of columns of a lane, without blinds."""
         return -(-lane[1] // self.rho)
@@ -177,18 +195,19 @@ class OneShot:
 
     def polynomials(self, device: int) -> list[list[dict[int, int]]]:
         """Return by lane the values at the nodes of all columns, and then of the blinds."""
-        a, t, rho = self.numbers.a, self.numbers.t, self.rho
-        sizes = [(p, a * self.width((p, n)) + t * tests(p, self.numbers)) for p, n in LANES]
-        draws = ref.mask(self.secret("stream", device), sizes)
+        rho = self.rho
+        sizes = [(p, rho * tests(p, self.numbers)) for p, _ in LANES]
+        draws = ref.mask(self.drawn(device, "stream"), sizes)
+        expanded = [self.expanded(device, member) for member in self.members[: self.numbers.a]]
         result = []
-        for (p, n), elements, draw in zip(LANES, self.vector(device), draws, strict=True):
+        for lane, ((p, n), elements, blinds) in enumerate(
+            zip(LANES, self.vector(device), draws, strict=True)
+        ):
             width, r = self.width((p, n)), tests(p, self.numbers)
             padded = elements + [0] * (width * rho - n)
             rows = [[padded[column * rho + i] for column in range(width)] for i in range(rho)]
-            rows += [draw[i * width : (i + 1) * width] for i in range(a)]
-            blinds = draw[a * width :]
             rows = [row + blinds[i * r : (i + 1) * r] for i, row in enumerate(rows)]
-            columns = zip(*rows, strict=True)
+            columns = zip(*rows, *(share[lane] for share in expanded), strict=True)
             result.append([dict(zip(self.nodes, column, strict=True)) for column in columns])
         return result
 
@@ -200,8 +219,11 @@ class OneShot:
         ]
 
     def encrypted_share(self, device: int, member: int) -> bytes:
-        key = ref.key_public(self.secret("member key", member))
-        secret = ref.agree(self.secret("ephemeral", device), key)
+        """Return the bytes that are sent: none for members up to A."""
+        if member <= self.numbers.a:
+            assert self.share(device, member) == self.expanded(device, member)
+            return b""
+        secret = self.agreed(device, member)
         elements = self.share(device, member)
         body = b"".join(pack(p, row) for (p, _), row in zip(LANES, elements, strict=True))
         info = ref.info("one-shot share", 0, member)
@@ -212,7 +234,7 @@ class OneShot:
         """Return E, the root, the encrypted shares and their paths."""
         shares = [self.encrypted_share(device, member) for member in self.members]
         root, paths = root_and_paths(shares)
-        return ref.key_public(self.secret("ephemeral", device)), root, shares, paths
+        return ref.key_public(self.drawn(device, "key")), root, shares, paths
 
     def proof(self, device: int) -> bytes:
         key, root, _, _ = self.opening(device)
@@ -310,8 +332,7 @@ def shown(whole: OneShot) -> dict[str, Any]:
         "devices": [
             {
                 "identity_secret": whole.secret("device", device).hex(),
-                "ephemeral_secret": whole.secret("ephemeral", device).hex(),
-                "stream_secret": whole.secret("stream", device).hex(),
+                "random_secret": whole.secret("random", device).hex(),
                 "vector": whole.vector(device),
                 "label": whole.label(device).hex(),
                 "root": whole.opening(device)[1].hex(),
@@ -346,7 +367,10 @@ def no_messages(whole: OneShot) -> list[tuple[str, bytes]]:
 
     body = b"".join(parts)
     flipped = [part[:-1] + bytes([part[-1] ^ 1]) for part in parts]
-    size = len(parts[3]) // whole.numbers.m
+    size = len(parts[3]) // (whole.numbers.m - whole.numbers.a)
+    expanded = b"".join(
+        pack(p, row) for (p, _), row in zip(LANES, whole.expanded(0, 1), strict=True)
+    )
     swapped = parts[3][size : 2 * size] + parts[3][:size] + parts[3][2 * size :]
     return [
         ("a byte short", body[:-1]),
@@ -362,6 +386,7 @@ def no_messages(whole: OneShot) -> list[tuple[str, bytes]]:
         ("a share is changed", changed(3, flipped[3])),
         ("two shares are swapped", changed(3, swapped)),
         ("the shares are another device's", changed(3, other[3])),
+        ("a share that should have been expanded is sent", changed(3, expanded + parts[3])),
         ("the proof is another device's", changed(4, other[4])),
         ("the proof has an element outside its lane", changed(4, b"\xff" * len(parts[4]))),
         ("the signature is another device's", changed(5, other[5])),
@@ -447,18 +472,19 @@ def one_shot() -> Any:
             (257, 9),
             (4099, 10),
             (65537, 4),
+            (16777213, 3),
             (2**31 - 1, 3),
-            (2**61 - 1, 2),
+            (2**45 + 59, 2),
         )
         for row in ref.mask(stream(f"packing {p} {length}", 16), [(p, length)])
     ]
     malformed = [
         ("an element is p", 257, 1, (257).to_bytes(2, "little")),
         ("a bit that pads the row is set", 257, 1, (512).to_bytes(2, "little")),
-        ("a group of seven is p to the seventh", 257, 7, (257**7).to_bytes(8, "little")),
-        ("the last group is too large", 257, 8, (257 << 57).to_bytes(9, "little")),
+        ("a group of six is p to the sixth", 257, 6, (257**6).to_bytes(7, "little")),
+        ("the last group is too large", 257, 7, (257 << 49).to_bytes(8, "little")),
         ("all bits are set", 65537, 3, b"\xff" * 7),
-        ("an element is above p", 2**61 - 1, 1, b"\xff" * 7 + b"\x1f"),
+        ("an element is above p", 2**45 + 59, 1, b"\xff" * 5 + b"\x3f"),
     ]
     infeasible = [
         ("four of seven must sign two sets", 7, 430, 290),

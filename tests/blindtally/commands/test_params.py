@@ -114,7 +114,7 @@ def test_the_cost_of_a_one_shot_sum_states_who_must_collude() -> None:
     numbers = ["corrupt_members", "colluders_to_read", "absent_members", "t", "needed_sums"]
     assert [document[number] for number in numbers] == [1, 2, 1, 5, 6]
     sharing = Sharing(Ring((Lane(65_537, 490),)), CommitteeParameters(7, 1, 1, 5))
-    shares, proof = 7 * sharing.share_bytes, sharing.proof_bytes
+    shares, proof = 6 * sharing.share_bytes, sharing.proof_bytes
     assert document["message_bytes"] == 32 + 64 + 32 + shares + proof + 64
 
 

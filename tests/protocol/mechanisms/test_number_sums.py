@@ -140,9 +140,9 @@ def test_the_server_deletes_sums_and_the_policys_threshold_is_the_default() -> N
 
 
 def forged(plan: NumberSumsPlan, *columns: tuple[int, int, int]) -> Vector:
-    """Return a sum of these (n, S, Q) with a true check, as of a device that knows the seed."""
+    """Return a sum of these (n, S, Q) with true checks, as of a device that knows the seed."""
     rows = np.array(columns, np.int64).T
-    parts = [*rows, np.array([plan.check_of(rows)])]
+    parts = [*rows, plan.checks_of(rows)]
     return tuple(part.astype(lane.dtype) for lane, part in zip(plan.ring.lanes, parts, strict=True))
 
 

@@ -17,6 +17,7 @@ from secagg.oneshot.message import (
     Opening,
     check_message,
     encrypt_shares,
+    expand_shares,
     make_message,
     merkle_levels,
 )
@@ -32,7 +33,7 @@ from secagg.oneshot.parameters import CommitteeParameters
 from secagg.ring import Lane, Ring, Vector
 from secagg.session import Registry
 
-RING = Ring((Lane(257, 13), Lane(65537, 5), Lane(2**61 - 1, 2)))
+RING = Ring((Lane(257, 13), Lane(65537, 5), Lane(2**45 + 59, 2)))
 PARAMETERS = CommitteeParameters(members=9, corrupt=2, dropouts=2, threshold=5)
 PLAN = bytes(range(32))
 
@@ -176,13 +177,21 @@ def with_signature(message: DeviceMessage, session: OneShotSession, by: Identity
 def badly_shared(whole: Round, device: int, members: Iterable[int]) -> DeviceMessage:
     """Replace the message of `device` by one whose shares for `members` alone are bad."""
     session, identity, pair = whole.session, whole.identities[device], KeyPair.generate(whole.rng)
-    shared = session.sharing.share(whole.vector(device), Keystream(whole.rng.randbytes(32)))
-    label = session.label(identity.public)
-    rows = encrypt_shares(session, label, pair, shared.shares)
+    label, corrupt = session.label(identity.public), session.parameters.corrupt
+    secrets = [pair.agree(entry.key) for entry in session.committee.entries]
+    expanded = expand_shares(session, label, secrets)
     for member in members:
-        rows[member - 1, 0] ^= 1
+        if member <= corrupt:
+            expanded[member - 1][0][0] ^= 1
+    stream = Keystream(whole.rng.randbytes(32))
+    shared = session.sharing.share(whole.vector(device), expanded, stream)
+    rows = encrypt_shares(session, label, secrets, shared.shares)
+    for member in members:
+        if member > corrupt:
+            rows[member - 1 - corrupt, 0] ^= 1
     shares = [row.tobytes() for row in rows]
-    opening = Opening(label, pair.public, merkle_levels(shares)[-1])
+    leaves = [b""] * corrupt + shares
+    opening = Opening(label, pair.public, merkle_levels(leaves)[-1])
     proof = session.sharing.prove(shared, opening.coin_key)
     signature = identity.sign(opening.statement(proof))
     enrolment = whole.enrolment(identity.public)

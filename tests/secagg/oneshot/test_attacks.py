@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from secagg.errors import FaultyParticipantError, OutOfPhaseError, UnsafeRequestError
-from secagg.keys import Identity
+from secagg.keys import Identity, KeyPair
 from secagg.oneshot.committee import Committee, sign_committee
 from secagg.oneshot.field import FieldMatrix, lagrange_matrix
 from secagg.oneshot.member import Checked, volunteer_again
@@ -24,6 +24,7 @@ from secagg.oneshot.message import (
     Layout,
     check_message,
     encrypt_shares,
+    expand_shares,
     make_message,
 )
 from secagg.oneshot.opening import check_complaints, check_set_signature
@@ -65,7 +66,7 @@ def test_sums_over_two_sets_would_reveal_a_device(whole: Round) -> None:
 
 def altered(whole: Round, member: int, place: int, bit: int) -> list[bytes]:
     layout, columns = Layout.of(whole.session), whole.columns(member)
-    parts = layout.split(columns[place], layout.column_sizes)
+    parts = layout.split(columns[place], layout.column_sizes(member))
     parts[3] = bytes([parts[3][0] ^ 1 << bit]) + parts[3][1:]
     columns[place] = b"".join(parts)
     return columns
@@ -93,7 +94,7 @@ def test_an_alteration_that_the_degree_test_misses_is_left_out_too(whole: Round)
     session, member = whole.session, 5
     lane, layout = session.sharing.lanes[0], Layout.of(session)
     columns = whole.columns(member)
-    parts = layout.split(columns[VICTIM], layout.column_sizes)
+    parts = layout.split(columns[VICTIM], layout.column_sizes(member))
     opening = whole.messages[VICTIM].opening(session)
     secret = whole.states[member]._pair.agree(opening.key)  # type: ignore[union-attr]
     pad = session.share_purpose(opening.label, member).pad(secret, layout.share)
@@ -105,7 +106,8 @@ def test_an_alteration_that_the_degree_test_misses_is_left_out_too(whole: Round)
     changed[lane.columns :] = (changed[lane.columns :] - weights[0]) % 257
     packed = lane.share.pack(changed[np.newaxis].astype(np.uint64))[0]
     forged = np.concatenate([packed, share[lane.share.nbytes :]])
-    rows = np.stack([forged, share])
+    rows, is_packed = session.sharing.shares_in(np.stack([forged, share]))
+    assert is_packed.all()
     proofs = np.frombuffer(parts[5] * 2, np.uint8).reshape(2, -1)
     _, passes = session.sharing.check(member, rows, proofs, [opening.coin_key] * 2)
     assert passes.all()  # the degree test alone accepts it
@@ -117,28 +119,28 @@ def test_an_alteration_that_the_degree_test_misses_is_left_out_too(whole: Round)
 
 
 def shares_of(whole: Round, member: int) -> list[NDArray[np.uint64]]:
-    """Return the share of the victim's message that `member` decrypts, by lane."""
+    """Return the share of the victim's message that `member` decrypts or expands, by lane."""
     session, message = whole.session, whole.messages[VICTIM]
-    opening, lanes = message.opening(session), session.sharing.lanes
+    opening = message.opening(session)
     secret = whole.states[member]._pair.agree(opening.key)  # type: ignore[union-attr]
+    if member <= session.parameters.corrupt:
+        key = session.expansion(opening.label, member).keystream(secret)
+        return session.sharing.expand(key)
     encrypted = message.encrypted_shares(session)[member - 1]
     pad = session.share_purpose(opening.label, member).pad(secret, len(encrypted))
     share = bytes(a ^ b for a, b in zip(encrypted, pad, strict=True))
-    ends = np.cumsum([lane.share.nbytes for lane in lanes])[:-1]
-    parts = np.split(np.frombuffer(share, np.uint8)[np.newaxis], ends, axis=1)
-    return [lane.share.unpack(part)[0][0] for lane, part in zip(lanes, parts, strict=True)]
+    rows, _ = session.sharing.shares_in(np.frombuffer(share, np.uint8)[np.newaxis])
+    return [of_lane[0] for of_lane in rows]
 
 
 def guessing_message(whole: Round, guess: Vector, member: int) -> DeviceMessage:
     """Return the victim's message with a degree proof that holds if `guess` is its vector.
 
     The guess and the shares of the colluders determine the share of `member`, and the proof its
-    blinds. An altered share of a colluder makes other coins, for which a constant proof is right.
+    blinds. An altered share of another makes other coins, for which a constant proof is right.
     """
     session, message = whole.session, whole.messages[VICTIM]
-    shares = message.encrypted_shares(session)
-    shares[0] = bytes([shares[0][0] ^ 1]) + shares[0][1:]
-    changed = replace(message, shares=b"".join(shares))
+    changed = replace(message, shares=bytes([message.shares[0] ^ 1]) + message.shares[1:])
     sharing, parameters = session.sharing, session.parameters
     keys = [each.opening(session).coin_key for each in (message, changed)]
     nodes = [*secret_points(parameters), *COLLUDING]
@@ -178,14 +180,10 @@ def test_a_guess_of_a_vector_is_not_answered(whole: Round, is_right: bool) -> No
 
 def is_valid(whole: Round, message: DeviceMessage, member: int) -> bool:
     """Return whether the victim's share for `member` agrees with the degree proof of `message`."""
-    sharing = whole.session.sharing
-    shares = [
-        lane.share.pack(share[np.newaxis])
-        for lane, share in zip(sharing.lanes, shares_of(whole, member), strict=True)
-    ]
+    sharing, shares = whole.session.sharing, [row[np.newaxis] for row in shares_of(whole, member)]
     proofs = np.frombuffer(message.proof, np.uint8)[np.newaxis]
     coin_key = message.opening(whole.session).coin_key
-    return bool(sharing.check(member, np.hstack(shares), proofs, [coin_key])[1])
+    return bool(sharing.check(member, shares, proofs, [coin_key])[1])
 
 
 def test_a_complaint_is_a_digest_and_a_signature_and_has_no_pad(whole: Round) -> None:
@@ -439,18 +437,56 @@ def test_a_key_is_registered_for_one_sum_only(whole: Round) -> None:
 
 
 def test_a_low_order_key_is_complained_about(whole: Round) -> None:
-    """Guards: `_Checking._decrypt` does not fail for a key that agrees on nothing secret."""
+    """Guards: `_Checking._agree`. Members 1 and 2 would expand what everybody can compute."""
     wrong = replace(whole.messages[1], key=bytes(32))
     whole.messages[1] = with_signature(wrong, whole.session, whole.identities[1])
-    whole.check([3])
-    assert whole.complaints[3].messages == (whole.digest(1),)
+    for member in (1, 2, 3):
+        whole.check([member])
+        assert whole.complaints[member].messages == (whole.digest(1),)
+
+
+def test_a_key_that_agrees_on_the_secret_of_another_learns_nothing(whole: Round) -> None:
+    """Guards: the member's number in `OneShotSession.expansion`.
+
+    1 / u is the key u with a point of order 2 added, and agrees with each device on the secret of
+    u. Nobody can use it, but with equal shares of members 1 and 2, one of A = 2 random values of
+    each polynomial would be missing, and two colluders would have an equation on the secrets.
+    """
+    committee, p = whole.session.committee, 2**255 - 19
+    u = int.from_bytes(committee.entries[0].key, "little")
+    key = pow(u, -1, p).to_bytes(32, "little")
+    entry = replace(committee.entries[1], key=key)
+    twins = replace(committee, entries=(committee.entries[0], entry, *committee.entries[2:]))
+    session = replace(whole.session, committee=twins)
+    pair = KeyPair.generate(whole.rng)
+    secrets = [pair.agree(each.key) for each in twins.entries]
+    assert secrets[0] == secrets[1]
+    first, second = expand_shares(session, session.label(whole.identities[0].public), secrets)
+    assert not np.isin(first[1], second[1]).any()  # modulo 65,537: by chance once in 500 seeds
+
+
+def test_members_whose_shares_were_expanded_may_be_absent(whole: Round) -> None:
+    whole.check()
+    whole.agree(whole.set_of(), range(3, 10))
+    whole.release()
+    assert sorted(whole.sums) == [*range(3, 10)]
+    assert same(whole.open().total, whole.plain_sum(range(6)))
+
+
+def test_a_member_that_was_replaced_expands_other_shares(whole: Round) -> None:
+    """Guards: the committee's digest in the label, from which the shares of member 1 follow."""
+    later = replace(whole.session.committee, number=1)
+    sessions = whole.session, replace(whole.session, committee=later)
+    identity, secrets = whole.identities[0].public, [b"s" * 32] * 9
+    shares = [expand_shares(each, each.label(identity), secrets)[0][1] for each in sessions]
+    assert not np.array_equal(*shares)
 
 
 def test_a_column_of_another_size_is_the_callers_mistake(whole: Round) -> None:
     columns = whole.columns(3)
     for wrong in (columns[0][:-1], columns[0] + b"\0"):
         state = replace(whole.states[3])
-        with pytest.raises(ValueError, match="a column of this sum has"):
+        with pytest.raises(ValueError, match="a column of member 3 has"):
             state.check(whole.session, [wrong])
 
 
@@ -463,9 +499,13 @@ def test_messages_of_many_batches_are_all_summed(monkeypatch: pytest.MonkeyPatch
 
 
 def test_pads_differ_for_members_and_labels(whole: Round) -> None:
-    """Guards: member and label in `OneShotSession.share_purpose`."""
-    session, pair = whole.session, whole.states[1]._pair
-    assert pair is not None
-    rows = np.zeros((9, 40), np.uint8)
-    pads = [encrypt_shares(session, label, pair, rows) for label in (bytes(32), b"\1" * 32)]
-    assert len({row.tobytes() for of_label in pads for row in of_label}) == 18
+    """Guards: member and label in `OneShotSession.share_purpose` and `OneShotSession.expansion`.
+
+    All members agree on one secret here, as members can whose keys differ by a point of low order.
+    """
+    session, secrets = whole.session, [b"s" * 32] * 9
+    labels, rows = (bytes(32), b"\1" * 32), np.zeros((7, 40), np.uint8)
+    pads = [encrypt_shares(session, label, secrets, rows) for label in labels]
+    assert len({row.tobytes() for of_label in pads for row in of_label}) == 14
+    expanded = [expand_shares(session, label, secrets) for label in labels]
+    assert len({share[0].tobytes() for of_label in expanded for share in of_label}) == 4

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from hashlib import sha256
+from itertools import product
 
 import pytest
 
@@ -15,9 +16,11 @@ from secagg.oneshot.message import (
     make_message,
     merkle_levels,
     merkle_path,
+    own_secrets,
     root_of_path,
     tree_depth,
 )
+from secagg.ring import Vector
 from tests.secagg.conftest import Script
 from tests.secagg.oneshot.conftest import RING, Round, assemble
 
@@ -28,14 +31,16 @@ def test_a_message_has_the_stated_size_and_comes_back(whole: Round) -> None:
         body = message.pack()
         assert len(body) == layout.message_bytes
         assert DeviceMessage.unpack(body, session) == message
-        assert {len(column) for column in message.columns(session)} == {layout.column_bytes}
+        sizes = [len(column) for column in message.columns(session)]
+        assert sizes == [layout.column_bytes(member) for member in whole.members]
         levels = merkle_levels(message.encrypted_shares(session))
         for member, column in enumerate(message.columns(session), 1):
             assert message.column(session, member, levels) == column
             assert message.column(session, member) == column
     shares, proof = session.sharing.share_bytes, session.sharing.proof_bytes
-    assert layout.message_bytes == 32 + 64 + 32 + 9 * shares + proof + 64
-    assert layout.column_bytes == 32 + 64 + 32 + shares + 4 * 32 + proof + 64
+    assert layout.message_bytes == 32 + 64 + 32 + 7 * shares + proof + 64
+    assert layout.column_bytes(2) == 32 + 64 + 32 + 4 * 32 + proof + 64
+    assert layout.column_bytes(3) == layout.largest_column == layout.column_bytes(2) + shares
 
 
 @pytest.mark.parametrize("change", [-1, 1])
@@ -79,17 +84,17 @@ def test_every_byte_of_a_column_is_signed(whole: Round, member: int) -> None:
     assert check_message(session, column) == check_message(session, message)
     for name in ("identity", "enrolment", "key", "share", "path", "proof", "signature"):
         part = getattr(column, name)
-        for place in (0, len(part) - 1):
+        for place in {0, len(part) - 1} if part else ():
             changed = part[:place] + bytes([part[place] ^ 1]) + part[place + 1 :]
             with pytest.raises(FaultyMessageError, match=r"not enrolled|not signed"):
                 check_message(session, replace(column, **{name: changed}))
     with pytest.raises(FaultyMessageError, match="not signed"):
-        check_message(session, replace(column, member=2))
+        check_message(session, replace(column, member=4))
 
 
 def test_shares_in_another_order_are_not_signed(whole: Round) -> None:
     message, session = whole.messages[0], whole.session
-    first, second, *others = message.encrypted_shares(session)
+    first, second, *others = message.encrypted_shares(session)[session.parameters.corrupt :]
     with pytest.raises(FaultyMessageError, match="not signed"):
         check_message(session, replace(message, shares=b"".join([second, first, *others])))
 
@@ -115,21 +120,23 @@ def test_a_leaf_is_never_a_node() -> None:
     assert merkle_levels([leaves])[-1] != root
 
 
-def test_a_message_needs_64_random_bytes_and_depends_on_all_of_them() -> None:
+def test_a_message_depends_on_its_random_bytes_and_the_vector_in_every_secret() -> None:
+    """Two runs of one copy of a device make the same bytes, or independent polynomials."""
     whole = assemble(devices=1)
-    identity, vector = whole.identities[0], whole.vector(0)
+    session, identity = whole.session, whole.identities[0]
     enrolment = whole.enrolment(identity.public)
 
-    def made(first: bytes, second: bytes) -> DeviceMessage:
-        chance = Script(first, second)
-        return make_message(whole.session, identity, enrolment, vector, chance)
+    def made(drawn: bytes, vector: Vector) -> DeviceMessage:
+        return make_message(session, identity, enrolment, vector, Script(drawn))
 
-    message = made(b"a" * 32, b"b" * 32)
-    assert made(b"a" * 32, b"b" * 32) == message
-    other_key, other_stream = made(b"c" * 32, b"b" * 32), made(b"a" * 32, b"c" * 32)
-    assert other_key.key != message.key
-    assert other_stream.key == message.key
-    assert other_key.shares != message.shares != other_stream.shares
+    vector, other = whole.vector(0), whole.vector(1)
+    message = made(b"a" * 32, vector)
+    assert made(b"a" * 32, vector) == message
+    assert len({message.key, made(b"b" * 32, vector).key, made(b"a" * 32, other).key}) == 3
+    packed = [session.sharing.pack(each) for each in (vector, other)]
+    seeds = product((b"a" * 32, b"b" * 32), (bytes(32), b"\1" * 32), packed)
+    streams = [own_secrets(*each)[1] for each in seeds]
+    assert len({RING.lanes[0].uniform(stream).tobytes() for stream in streams}) == 8
 
 
 def test_a_vector_of_another_ring_and_a_wrong_enrolment_are_the_callers_mistakes() -> None:

@@ -107,7 +107,7 @@ def test_a_whole_sum_from_its_secrets_to_its_total() -> None:
     for case in SUM["devices"]:
         sent = DeviceMessage.unpack(unhex(case["message"]), whole)
         check_message(whole, sent)
-        chance = Script(unhex(case["ephemeral_secret"]), unhex(case["stream_secret"]))
+        chance = Script(unhex(case["random_secret"]))
         identity = Identity.of(unhex(case["identity_secret"]))
         vector = whole.ring.vector(case["vector"])
         assert make_message(whole, identity, sent.enrolment, vector, chance) == sent
