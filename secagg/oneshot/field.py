@@ -1,6 +1,6 @@
 """Prime fields GF(p): primes, exact matrix products, interpolation, and packed bytes.
 
-An array of elements has type uint64, and all elements are below p < 2^53. Products are exact:
+An array of elements has type uint64, and all elements are below p < 2^26. Products are exact:
 
     elements   p < 2^32: a product fits in uint64; larger p: integers of Python
     matrices   in float64, whose integers are exact up to 2^53. Both factors are split into limbs of
@@ -29,7 +29,7 @@ from secagg.ring import Ring
 Elements: TypeAlias = NDArray[np.uint64]
 Bytes: TypeAlias = NDArray[np.uint8]
 
-MAX_PRIME: Final = 2**53
+MAX_PRIME: Final = 2**26
 _FLOAT_BITS = 53
 _WORD_BITS = 64
 _PRODUCT_BOUND = 2**32  # below it the product of two elements fits in uint64
@@ -57,17 +57,21 @@ def _proves_composite(base: int, n: int, twos: int) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def least_prime(least: int) -> int:
-    """Return the smallest prime that is `least` or more.
+def suitable_prime(least: int) -> int:
+    """Return the smallest prime p of `least` or more with p = 1 modulo 12 or 20.
+
+    Proofs that inputs are in range, which are planned, need a field of p^e elements for such e as
+    4, 6, 8 or 9, and X^e - g is irreducible only if p - 1 has the prime factors of e, and 4 if e
+    has it. So 521 and 661 are suitable, and 509 is not.
 
     Raises:
         ValueError: if it is not below `MAX_PRIME`.
     """
     p = max(least, 2)
-    while not is_prime(p):
+    while not (is_prime(p) and 1 in (p % 12, p % 20)):
         p += 1
     if p >= MAX_PRIME:
-        raise ValueError(f"a lane of one-shot sums has a prime below 2^53, {least} is too large")
+        raise ValueError(f"one-shot sums have a prime below 2^26, {least} is too large")
     return p
 
 
@@ -80,7 +84,7 @@ def check_prime_lanes(ring: Ring, points: int) -> None:
     for number, lane in enumerate(ring.lanes):
         if not (points < lane.q < MAX_PRIME and is_prime(lane.q)):
             raise ValueError(
-                f"lane {number}: a prime from {points + 1} to 2^53 expected, got {lane.q}"
+                f"lane {number}: a prime from {points + 1} to 2^26 expected, got {lane.q}"
             )
 
 

@@ -1,18 +1,17 @@
-"""Moduli of the lanes of a sum: powers of two in pairwise sums, primes in one-shot sums.
+"""Moduli of the lanes of a sum: powers of two in pairwise sums, one prime in a one-shot sum.
 
 A mechanism asks for the smallest modulus above the largest sum that must not wrap.
 
     pairwise    2^b: additions wrap at no cost, and an element takes b bits
-    one-shot    the smallest prime p, at least m + rho + 1 for a committee of m members with rho
-                secrets in a polynomial. Elements are packed in base p (`field.PackedRows`)
+    one-shot    one prime p below 2^26 for all lanes, at least m + rho + 1 for a committee of m
+                members with rho secrets in a polynomial. Elements are packed in base p
+                (`field.PackedRows`), and products of two are exact in float64
 
-A prime above 2^b takes little more than b bits: 16.3 for 65,537, and 8.1 for 257. So decoders must
-not assume that a modulus is even, nor that counts wrap at 2^b. Lanes below log2(m + rho) bits
-become wider, since a field must have a point for each member and each secret.
-
-A message has blinds and a degree proof for each lane, of about 48 bits per member and per node, and
-fills the last column of each lane with zeros. So lanes of one modulus are joined: their elements
-follow each other in one lane, at the place of the first one.
+A prime above 2^b takes little more than b bits: 16.3 for 65,609, and 8.2 for 277. So decoders must
+not assume that a modulus is even, nor that counts wrap at 2^b. A field must have a point for each
+member and each secret, and a message has blinds and a degree proof for its prime, of about 48 bits
+per member and per node: several primes would cost as many. A mechanism whose lanes have different
+bounds chooses the prime, and then uses `Moduli.fixed`.
 
 Source: an addition of blindtally.
 """
@@ -24,31 +23,47 @@ from typing import Final, Self
 
 import numpy as np
 
-from secagg.oneshot.field import PackedRows, least_prime
+from secagg.oneshot.field import PackedRows, suitable_prime
 from secagg.oneshot.parameters import CommitteeParameters
 from secagg.ring import Array, Lane, Ring, Vector
 
 
 @dataclass(frozen=True, slots=True)
 class Moduli:
-    """The moduli that lanes may have: primes of `min_prime` or more, with 0 the powers of two."""
+    """The moduli that lanes may have: primes of `min_prime` or more, with 0 the powers of two.
+
+    With a `prime` all lanes have this one.
+    """
 
     min_prime: int = 0
+    prime: int = 0
 
     @classmethod
     def of(cls, parameters: CommitteeParameters) -> Self:
         """Return the moduli of one-shot sums for a committee."""
-        return cls(least_prime(parameters.members + parameters.packed_secrets + 1))
+        return cls(suitable_prime(parameters.members + parameters.packed_secrets + 1))
+
+    def fixed(self, prime: int) -> "Moduli":
+        """Return these moduli with one `prime` for all lanes.
+
+        Raises:
+            ValueError: if the prime is not suitable, or below `min_prime`.
+        """
+        if prime < self.min_prime or suitable_prime(prime) != prime:
+            raise ValueError(f"{prime} is no prime for this sum: {self.above(prime - 1)} is one")
+        return Moduli(self.min_prime, prime)
 
     def above(self, largest: int) -> int:
         """Return the smallest modulus above `largest`, so that 0 to `largest` do not wrap.
 
         Raises:
-            ValueError: if it would be a prime of 2^53 or more.
+            ValueError: if it would be a prime of 2^26 or more, or the fixed one is too small.
         """
         if not self.min_prime:
             return 1 << largest.bit_length()
-        return least_prime(max(largest + 1, self.min_prime))
+        if self.prime and self.prime <= largest:
+            raise ValueError(f"sums up to {largest:,} wrap modulo the prime {self.prime:,}")
+        return self.prime or suitable_prime(max(largest + 1, self.min_prime))
 
     @property
     def min_bits(self) -> int:

@@ -59,7 +59,7 @@ def prime_ring(ring: Ring, parameters: CommitteeParameters) -> Ring:
     These are at least the lane's q and m + rho + 1. A lane modulo such a prime is unchanged.
 
     Raises:
-        ValueError: if a lane needs a prime of 2^53 or more.
+        ValueError: if a lane needs a prime of 2^26 or more.
     """
     moduli = Moduli.of(parameters)
     return Ring(tuple(Lane(moduli.above(lane.q - 1), lane.length) for lane in ring.lanes))
