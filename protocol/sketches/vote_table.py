@@ -3,12 +3,13 @@
 A key is a cell's number, its value the votes for it. The table has eight sub-tables of `width`
 cells, and each key is in one cell of each: in four by one hash, in four by another. A cell holds
 
-    V  sum v          mod q, read as the number next to 0; q is 2^b, or a prime in a one-shot sum
+    V  sum v          mod q, read as the number next to 0; q is 2^b, or p in a one-shot sum
     K  sum v x'_j     mod p, for each chunk j of the key: x'_j = H x_j + g_j with hash digits g_j
 
-as in `iblt/table.py`, and is peeled in the same way: where K / V is an x' with its digits that
-hashes to this very cell, V of that key is subtracted from all eight. A false key leaves its
-negative, which is peeled as any other: the result is the sum of what was subtracted.
+as in `iblt/table.py`, which has several elements for each chunk in a one-shot sum, and is peeled in
+the same way: where K / V is an x' with its digits that hashes to this very cell, V of that key is
+subtracted from all eight. A false key leaves its negative, which is peeled as any other: the result
+is the sum of what was subtracted.
 
 **Probability of failure.** The keys that peeling leaves are a set of s keys of which none is alone
 in a cell. If s balls are thrown into w bins, the probability that none is alone in its bin is
@@ -90,8 +91,14 @@ class VoteTableShape(PublicModel):
         return cls(bound=bound, votes=votes, width=width, evidence=evidence)
 
     def cell(self, moduli: Moduli) -> CellFormat:
-        """Return the smallest cell with this evidence."""
-        return min(self._cells(moduli), key=lambda cell: cell.bits)
+        """Return the smallest cell with this evidence; ValueError if there is none."""
+        cells = self._cells(moduli)
+        if not cells:
+            raise ValueError(
+                f"{self.votes:,} votes do not fit in cells of a one-shot sum: use fewer devices or "
+                "a smaller contribution"
+            )
+        return min(cells, key=lambda cell: cell.bits)
 
     def _cells(self, moduli: Moduli) -> list[CellFormat]:
         cells = list[CellFormat]()
@@ -142,7 +149,7 @@ class VoteTable:
     def insert(self, numbers: Integers, votes: Integers) -> Vector:
         """Return the table of `votes` for `numbers` below the bound, as a vector of the ring."""
         counts = np.zeros(SUBTABLES * self.shape.width, np.int64)
-        sums = np.zeros((len(counts), self.cell.chunks), np.int64)
+        sums = np.zeros((len(counts), self.cell.elements), np.int64)
         self._add(counts, sums, numbers, votes)
         pairs = zip(self.ring.lanes, (counts % self.cell.count_modulus, sums), strict=True)
         return tuple(array.reshape(-1).astype(lane.dtype) for lane, array in pairs)
@@ -155,7 +162,7 @@ class VoteTable:
         cell, half = self.cell, (self.cell.count_modulus + 1) // 2
         counts = table[0].astype(np.int64)
         counts = np.where(counts >= half, counts - cell.count_modulus, counts)
-        sums = table[1].astype(np.int64).reshape(-1, cell.chunks)
+        sums = table[1].astype(np.int64).reshape(-1, cell.elements)
         parts = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
         cells = np.flatnonzero(counts)
         # A key is subtracted once. Malicious tables could add and subtract thousands for ever.
@@ -183,7 +190,7 @@ class VoteTable:
         counts = (
             table[0].astype(np.int64).reshape(SUBTABLES, -1).sum(axis=1) % self.cell.count_modulus
         )
-        sums = table[1].astype(np.int64).reshape(SUBTABLES, -1, self.cell.chunks).sum(axis=1)
+        sums = table[1].astype(np.int64).reshape(SUBTABLES, -1, self.cell.elements).sum(axis=1)
         if (counts != counts[0]).any() or (sums % self.cell.p != sums[0] % self.cell.p).any():
             return "the sub-tables' votes add up differently"
         if int(counts[0]) > max_total:
@@ -198,8 +205,8 @@ class VoteTable:
         p = self.cell.p
         np.add.at(counts, cells, votes[:, np.newaxis])
         terms = elements * (votes % p)[:, np.newaxis] % p
-        for chunk in range(self.cell.chunks):
-            np.add.at(sums[:, chunk], cells, terms[:, chunk, np.newaxis])
+        for number in range(self.cell.elements):
+            np.add.at(sums[:, number], cells, terms[:, number, np.newaxis])
         touched = cells.reshape(-1)
         sums[touched] %= p
         return touched
@@ -212,9 +219,9 @@ class VoteTable:
         distinct, index = np.unique(values, return_inverse=True)
         inverses = [pow(int(value), -1, cell.p) if value % cell.p else 0 for value in distinct]
         elements = sums[cells] * np.array(inverses, np.int64)[index, np.newaxis] % cell.p
-        chunks = np.minimum(elements // cell.radix, self.base - 1)
+        chunks = np.minimum(cell.keys_of(elements.astype(np.uint64)), np.uint64(self.base - 1))
         numbers = np.zeros(len(cells), np.int64)
-        for column in chunks.T:
+        for column in chunks.T.astype(np.int64):
             numbers = numbers * self.base + column
         inside = (numbers < self.shape.bound) & (np.abs(values) <= self.shape.votes)
         numbers = np.where(inside, numbers, 0)
@@ -225,7 +232,7 @@ class VoteTable:
         return numbers, values[passes][first]
 
     def _elements_and_cells(self, numbers: Integers) -> tuple[Integers, Integers]:
-        """Return the elements of each key, `(n, chunks)`, and its cells, `(n, SUBTABLES)`."""
+        """Return the elements of each key, `(n, elements)`, and its cells, `(n, SUBTABLES)`."""
         cell, width = self.cell, np.uint64(self.shape.width)
         keys: Keys = np.zeros((len(numbers), cell.chunks), np.uint64)
         rest = numbers.astype(np.uint64)
@@ -233,7 +240,7 @@ class VoteTable:
             rest, keys[:, column] = np.divmod(rest, np.uint64(self.base))
         hashed = [family.hash(keys) for family in self.families]
         digits = (hashed[0][:, : cell.chunks] >> _U32) * np.uint64(cell.radix) >> _U32
-        elements = keys * np.uint64(cell.radix) + digits
+        elements = cell.split(keys * np.uint64(cell.radix) + digits)
         halves = [
             half
             for words in hashed

@@ -179,7 +179,7 @@ def _plausible_splits(peeling: Peeling, known: KnownKeys, splits: CellSplits) ->
     subtracted = known.elements[splits.row] * weights % p
     remaining = (peeling.rows[splits.cell, K:].astype(np.uint64) + p - subtracted) % p
     elements = remaining * inverses(_MAX_CELL_VALUE, int(p))[rest][:, np.newaxis] % p
-    keys = elements // np.uint64(sketch.cell.radix)
+    keys = sketch.cell.keys_of(elements)
     fits = (keys < sketch.cell.key_bound).all(axis=1)
     splits, rest, elements, keys = splits[fits], rest[fits], elements[fits], keys[fits]
     fits = (sketch.elements(keys) == elements).all(axis=1)

@@ -97,7 +97,7 @@ def _inspect(
     values = rows[cells, V]
     inverses = np.where(values > 0, inverses, p - inverses)
     elements = rows[cells, K:].astype(np.uint64) * inverses[:, np.newaxis] % p
-    lone = _LoneKeys(cells, values, elements // np.uint64(parameters.radix), elements)
+    lone = _LoneKeys(cells, values, sketch.cell.keys_of(elements), elements)
     lone = lone.where(np.all(lone.keys < parameters.key_bound, axis=1))
     lone = lone.where(np.all(sketch.elements(lone.keys) == lone.elements, axis=1))
     numbers, key_cells = sketch.edges(lone.keys)

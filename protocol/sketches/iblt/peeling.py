@@ -32,6 +32,7 @@ class TableParameters(NamedTuple):
     key_bound: int  # of the chunks of a key
     radix: int  # of the hash digits of each chunk
     p: int
+    parts: int  # digits in base p of each chunk with its hash digit
     inverses: NDArray[np.uint64]  # of 0, 1, 2 .. modulo p, up to a size that pays for itself
     coefficients: NDArray[np.uint64]
     first_keys: NDArray[np.uint64]
@@ -58,11 +59,11 @@ class Peeling:
 
     def __init__(self, sketch: Iblt, table: Vector) -> None:
         """Copy `table`, of which every cell waits for inspection."""
-        cells, chunks = sketch.cells, sketch.cell.chunks
+        cells, chunks, elements = sketch.cells, sketch.cell.chunks, sketch.cell.elements
         self.sketch = sketch
         self.parameters = table_parameters(sketch)
-        self.rows = np.zeros((cells, 2 + chunks), np.int64)
-        self.rows[:, V], self.rows[:, K:] = table[0], table[1].reshape(cells, chunks)
+        self.rows = np.zeros((cells, 2 + elements), np.int64)
+        self.rows[:, V], self.rows[:, K:] = table[0], table[1].reshape(cells, elements)
         self.state = PeelingState(
             keys=np.empty((2 * cells, chunks), np.uint64),
             values=np.zeros(2 * cells, np.int64),
@@ -72,7 +73,7 @@ class Peeling:
             is_queued=np.zeros(cells, np.bool_),
             totals=np.zeros(4, np.int64),
         )
-        self._scratch = np.empty(2 * chunks, np.uint64)  # of the kernel
+        self._scratch = np.empty(2 * chunks + elements, np.uint64)  # of the kernel
 
     def run(self, *, strict: bool = True) -> None:
         """Peel until no cell is pure; only `strict` applies the last test."""
@@ -132,6 +133,7 @@ def table_parameters(sketch: Iblt) -> TableParameters:
         key_bound=cell.key_bound,
         radix=cell.radix,
         p=cell.p,
+        parts=cell.parts,
         inverses=inverses(_CACHED_INVERSES, cell.p),
         coefficients=sketch.family.coefficients,
         first_keys=first,

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The compiled loops that peel a table: they take out one key after another.
 
-A cell is a row of integers: V, the latest entry that was taken from it, and K in chunks. An
+A cell is a row of integers: V, the latest entry that was taken from it, and K in elements. An
 *entry* is a key that was taken out, with its value, because it was alone in a cell. A *link* to an
 entry has its number, plus one, in its lower half, and 32 bits of the key's fingerprint above; 0 is
 none. The *candidate* is the key that a cell may hold alone.
@@ -48,10 +48,10 @@ cdef uint64_t LOW32 = (<uint64_t>1 << 32) - 1
 
 cdef struct Table:  # borrowed arrays, and the candidate; see the classes of `peeling.py`
     int64_t *rows
-    Py_ssize_t cells, columns, chunks
+    Py_ssize_t cells, columns, chunks, parts
     # parameters
     int64_t max_value
-    uint64_t key_bound, radix, p, heavy_below
+    uint64_t key_bound, radix, p, max_integer, heavy_below
     const uint64_t *inverses
     const uint64_t *coefficients
     const uint64_t *first_keys
@@ -70,8 +70,9 @@ cdef struct Table:  # borrowed arrays, and the candidate; see the classes of `pe
     Py_ssize_t max_entries
     int64_t links_left  # that may still be followed
     # candidate
-    uint64_t *elements
+    uint64_t *integers  # x' of each chunk
     uint64_t *key
+    uint64_t *terms  # what is subtracted from each element of its cells
     uint64_t fingerprint
     int64_t places[MAX_CELLS_OF_KEY]
     int degree
@@ -90,16 +91,18 @@ cdef int32_t *numbers_of(int32_t[::1] array) except NULL:
 
 
 cdef Table borrowed(int64_t[:, ::1] rows, parameters, state, uint64_t[::1] scratch) except *:
-    """Return the arrays of a table, which the caller keeps; `scratch` has room for two keys."""
+    """Return the arrays of a table, which the caller keeps; `scratch` is of the candidate."""
     cdef Table t
     cdef const int64_t[:, ::1] light_segments = parameters.light_segments
     cdef const int64_t[:, ::1] heavy_segments = parameters.heavy_segments
     cdef uint64_t[:, ::1] keys = state.keys
     cdef uint8_t[::1] flags = state.is_queued.view("uint8")
     t.rows, t.cells, t.columns = &rows[0, 0], rows.shape[0], rows.shape[1]
-    t.chunks = t.columns - K
+    t.parts = parameters.parts
+    t.chunks = (t.columns - K) // t.parts
     t.max_value, t.key_bound = parameters.max_value, parameters.key_bound
     t.radix, t.p, t.heavy_below = parameters.radix, parameters.p, parameters.heavy_below
+    t.max_integer = parameters.p**parameters.parts - 1
     t.inverses, t.inverses_length = words_of(parameters.inverses), len(parameters.inverses)
     t.coefficients = words_of(parameters.coefficients)
     t.first_keys, t.second_keys = words_of(parameters.first_keys), words_of(parameters.second_keys)
@@ -109,7 +112,7 @@ cdef Table borrowed(int64_t[:, ::1] rows, parameters, state, uint64_t[::1] scrat
     t.values, t.totals = integers_of(state.values), integers_of(state.totals)
     t.previous_entries = integers_of(state.previous_entries)
     t.source_cells, t.queue = numbers_of(state.source_cells), numbers_of(state.queue)
-    t.elements, t.key = &scratch[0], &scratch[t.chunks]
+    t.integers, t.key, t.terms = &scratch[0], &scratch[t.chunks], &scratch[2 * t.chunks]
     t.degree, t.links_left = 0, MAX_LINKS_PER_CELL * t.cells
     return t
 
@@ -174,12 +177,15 @@ cdef inline bint read_candidate(Table *t, int64_t cell, int64_t value) noexcept 
     Return False if chunks, hash digits or cells show that no key is.
     """
     cdef uint64_t inverse = inverse_of(t, value)
-    cdef uint64_t element
-    cdef Py_ssize_t j
+    cdef const int64_t *sums = t.rows + cell * t.columns + K
+    cdef uint64_t integer
+    cdef Py_ssize_t j, digit
     for j in range(t.chunks):
-        element = <uint64_t>t.rows[cell * t.columns + K + j] * inverse % t.p
-        t.elements[j] = element
-        t.key[j] = element // t.radix
+        integer = 0
+        for digit in range(t.parts * (j + 1) - 1, t.parts * j - 1, -1):  # the lowest last
+            integer = integer * t.p + <uint64_t>sums[digit] * inverse % t.p
+        t.integers[j] = integer
+        t.key[j] = integer // t.radix
         if t.key[j] >= t.key_bound:
             return False
     return find_places(t, cell)
@@ -234,13 +240,13 @@ cdef inline uint64_t hash_word(Table *t, int number) noexcept nogil:
 
 
 cdef inline bint digits_match(Table *t, uint64_t digits) noexcept nogil:
-    """Return whether the elements contain the hash digits of the candidate."""
-    cdef uint64_t product, element
+    """Return whether the integers contain the hash digits of the candidate."""
+    cdef uint64_t product, integer
     cdef Py_ssize_t j
     for j in range(t.chunks):
         product = digits * t.radix
-        element = t.key[j] * t.radix + (product >> 32)
-        if t.elements[j] != min(element, t.p - 1):
+        integer = t.key[j] * t.radix + (product >> 32)
+        if t.integers[j] != min(integer, t.max_integer):
             return False
         digits = product & LOW32
     return True
@@ -355,14 +361,18 @@ cdef inline void subtract_and_enqueue(Table *t, int64_t value) noexcept nogil:
 cdef inline void subtract(Table *t, int64_t value) noexcept nogil:
     """Subtract `value` of the candidate from K of its cells."""
     cdef int64_t p = <int64_t>t.p, rest
-    cdef uint64_t weight = <uint64_t>value if value > 0 else t.p - <uint64_t>(-value)
+    cdef uint64_t integer, weight = <uint64_t>value if value > 0 else t.p - <uint64_t>(-value)
     cdef int64_t *sums
-    cdef Py_ssize_t j
+    cdef Py_ssize_t j, digit
     cdef int number
     for j in range(t.chunks):
-        t.elements[j] = t.elements[j] * weight % t.p
+        integer = t.integers[j]
+        for digit in range(t.parts * j, t.parts * (j + 1) - 1):
+            t.terms[digit] = integer % t.p * weight % t.p
+            integer //= t.p
+        t.terms[t.parts * (j + 1) - 1] = integer * weight % t.p
     for number in range(t.degree):
         sums = t.rows + t.places[number] * t.columns + K
-        for j in range(t.chunks):
-            rest = sums[j] - <int64_t>t.elements[j]
+        for j in range(t.columns - K):
+            rest = sums[j] - <int64_t>t.terms[j]
             sums[j] = rest + p if rest < 0 else rest

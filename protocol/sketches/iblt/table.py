@@ -3,14 +3,18 @@
 A key x = (x_1 .. x_c) with value v goes into a few cells (`layout.py`). A cell holds sums
 over the keys that hash to it, in lanes with their own rings:
 
-    V  sum v          mod 2^b     b bits hold all that the devices may insert: it never wraps.
-                                  In a one-shot sum a prime (`secagg.oneshot.moduli`)
+    V  sum v          mod 2^b     b bits hold all that the devices may insert: it never wraps
     K  sum v x'_j     mod p       c elements per cell, all in one lane
 
 where x'_j = H x_j + g_j, with H as large as p allows, contains a digit g_j < H of a random hash of
 the whole key. A cell with one key is *pure*: K / V is x', and V its value. Pure cells are listed
 and their keys are subtracted from all their cells. This makes other cells pure. The table counts as
 read only if no key is left (`decoding.py`).
+
+In a one-shot sum both lanes have one prime p, above all that the devices may insert. Each x'_j is
+written in base p with e digits, the lowest first, so K has c e elements per cell. H is as large as
+p^e allows, up to 2^32. Of e = 1 to 6, each with the least prime that it needs, a cell has the one
+with the fewest bits: 11^5 words of 1,000 devices have p = 4,421 and e = 2, so 36.75 bits.
 
 Unlike other IBLTs, a cell has no third lane for a check: hash digits and the layout itself suffice.
 A cell is treated as pure if
@@ -35,7 +39,7 @@ exact, and a stuck one lists false keys at the rate above: `DecodedTable.expecte
 
 **Laws.** Each sub-table holds every key as often as any other. So for all insertions,
 
-    V and each x'_j of K add up to the same in all of them, modulo their q and p,
+    V and each element of K add up to the same in all of them, modulo their q and p,
     and V adds up to at most what the devices may insert, times the cells of a heavy key in each.
 
 Every honest sum keeps these laws, and `fault` returns the one that a sum breaks.
@@ -45,19 +49,27 @@ and laws are ours. The lane of ones is left out: K is weighted with v, so V divi
 exact, because a key's value is not zero and below p.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from protocol.hashing import HashFamily
 from protocol.numerics.array_types import Integers, Keys
+from protocol.numerics.binary_search import first_true
 from protocol.numerics.finite_fields import widest_prime
 from protocol.sketches.iblt.layout import Layout, largest_fitting_cells
+from secagg.oneshot.field import MAX_PRIME
 from secagg.oneshot.moduli import PAIRWISE, Moduli
 from secagg.ring import Lane, Ring, Vector
 
 DEFAULT_EVIDENCE = 120  # 7 bits: the rest of 31 bits after a chunk of 24
+
+_MAX_PARTS = 6
+_INTEGER_BOUND = 2**62  # of an x', so that sums of two fit in 64 bits
+_MAX_RADIX = 2**32  # hash digits are made from 32 bits
 
 _U32, _LOW32 = np.uint64(32), np.uint64(2**32 - 1)
 
@@ -87,24 +99,44 @@ class CellFormat:
 
     @property
     def p(self) -> int:
-        """Return the modulus of the key lane, the largest prime of the smallest sufficient bits."""
-        p = widest_prime(max(self.value_bound, self.key_bound - 1, self.moduli.min_prime - 1))
-        while self._radix(p) ** self.chunks < self.evidence:
-            p = widest_prime(p)
-        return p
+        """Return the modulus of the key lane, and of both lanes of a one-shot sum."""
+        return _prime_and_parts(self)[0]
+
+    @property
+    def parts(self) -> int:
+        """Return e, the number of elements that hold the x' of a chunk."""
+        return _prime_and_parts(self)[1]
 
     @property
     def radix(self) -> int:
         """Return H, the bound of the hash digit of each chunk."""
-        return self._radix(self.p)
+        return _radix(self, self.p, self.parts)
 
-    def _radix(self, p: int) -> int:
-        # The largest chunk has only the remaining digits: 2^18 chunks in 19 bits have 2.
-        return (p - 1) // max(1, self.key_bound - 1)
+    @property
+    def elements(self) -> int:
+        """Return the number of elements of K in a cell."""
+        return self.chunks * self.parts
 
     @property
     def count_modulus(self) -> int:
-        return self.moduli.above(self.total_bound)
+        return self.p if self.moduli.min_prime else self.moduli.above(self.total_bound)
+
+    def split(self, integers: Keys) -> Keys:
+        """Return the elements `(n, elements)` of x', shape `(n, chunks)`."""
+        if self.parts == 1:
+            return integers
+        digits = integers[:, :, np.newaxis] // self._powers % np.uint64(self.p)
+        return digits.reshape(-1, self.elements)
+
+    def keys_of(self, elements: Keys) -> Keys:
+        """Return the x of x' with these `elements`, also of those that no key has."""
+        digits = elements.reshape(-1, self.chunks, self.parts)
+        keys: Keys = (digits * self._powers).sum(axis=2) // np.uint64(self.radix)
+        return keys
+
+    @property
+    def _powers(self) -> Keys:
+        return np.uint64(self.p) ** np.arange(self.parts, dtype=np.uint64)
 
     @property
     def false_digit_probability(self) -> float:
@@ -115,10 +147,10 @@ class CellFormat:
     def bits(self) -> float:
         """Return the mean number of bits of a cell in a long vector."""
         element_bits = self.moduli.element_bits
-        return element_bits(self.count_modulus) + self.chunks * element_bits(self.p)
+        return element_bits(self.count_modulus) + self.elements * element_bits(self.p)
 
     def ring(self, cells: int) -> Ring:
-        return Ring((Lane(self.count_modulus, cells), Lane(self.p, cells * self.chunks)))
+        return Ring((Lane(self.count_modulus, cells), Lane(self.p, cells * self.elements)))
 
     def nbytes(self, cells: int) -> int:
         """Return the bytes of a packed table of `cells` cells."""
@@ -130,6 +162,41 @@ class CellFormat:
         while cells and self.nbytes(cells) > nbytes:  # each lane ends on a whole byte
             cells = largest_fitting_cells(cells - 1)
         return cells
+
+
+def _radix(cell: CellFormat, p: int, parts: int) -> int:
+    # The largest chunk has only the remaining digits: 2^18 chunks in 19 bits have 2.
+    return min((p**parts - 1) // max(1, cell.key_bound - 1), _MAX_RADIX)
+
+
+@lru_cache(1024)
+def _prime_and_parts(cell: CellFormat) -> tuple[int, int]:
+    """Return p and e; ValueError if there are none."""
+    moduli = cell.moduli
+    if not moduli.min_prime:  # the largest prime of the fewest sufficient bits
+        p = widest_prime(max(cell.value_bound, cell.key_bound - 1))
+        while _radix(cell, p, 1) ** cell.chunks < cell.evidence:
+            p = widest_prime(p)
+        return p, 1
+    least, choices = moduli.above(cell.total_bound), list[tuple[int, int]]()
+    for parts in range(1, _MAX_PARTS + 1):
+        with suppress(ValueError):  # the fixed prime is too small, or one above 2^26 is needed
+            p = moduli.above(_least_base(cell, parts, least) - 1)
+            if p**parts < _INTEGER_BOUND:
+                choices.append((p, parts))
+    if not choices:
+        raise ValueError(
+            f"keys below {cell.key_bound:,} do not fit in cells of a one-shot sum that count to "
+            f"{cell.total_bound:,}: use fewer hash bits, fewer devices or a smaller contribution"
+        )
+    return min(choices, key=lambda each: moduli.element_bits(each[0]) * (1 + cell.chunks * each[1]))
+
+
+def _least_base(cell: CellFormat, parts: int, least: int) -> int:
+    """Return the smallest base from `least` in which `parts` digits hold chunk and hash digit."""
+    return first_true(
+        lambda p: _radix(cell, p, parts) ** cell.chunks >= cell.evidence, least, MAX_PRIME
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +254,8 @@ class Iblt:
         rows, cells = self.layout.edges(self.family, keys, words)
         counts, sums = (np.zeros(lane.length, np.uint64) for lane in self.ring.lanes)
         np.add.at(counts, cells, weights[rows])
-        for chunk in range(cell.chunks):  # sums of 2^33 terms still fit
-            np.add.at(sums, cells * cell.chunks + chunk, terms[rows, chunk])
+        for number in range(cell.elements):  # sums of 2^33 terms still fit
+            np.add.at(sums, cells * cell.elements + number, terms[rows, number])
         counts %= np.uint64(self.ring.lanes[0].q)
         sums %= p
         pairs = zip(self.ring.lanes, (counts, sums), strict=True)
@@ -201,19 +268,18 @@ class Iblt:
             raise ValueError(f"keys of {cell.chunks} chunks below {cell.key_bound} expected")
 
     def elements(self, keys: Keys) -> Keys:
-        """Return x' of each key x: its chunks with the digits of its hash."""
+        """Return the elements of x' of each key x: its chunks with the digits of its hash."""
         return self._elements(keys, self.family.hash(keys, slice(1)))
 
     def _elements(self, keys: Keys, words: Keys) -> Keys:
-        radix = np.uint64(self.cell.radix)
-        elements = keys * radix
+        cell, radix = self.cell, np.uint64(self.cell.radix)
+        integers = keys * radix
         digits = words[:, 0] >> _U32
-        for chunk in range(self.cell.chunks):
+        for chunk in range(cell.chunks):
             product = digits * radix
-            elements[:, chunk] += product >> _U32
+            integers[:, chunk] += product >> _U32
             digits = product & _LOW32
-        clipped: Keys = np.minimum(elements, np.uint64(self.cell.p - 1))
-        return clipped
+        return cell.split(np.minimum(integers, np.uint64(cell.p**cell.parts - 1)))
 
     def edges(self, keys: Keys) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return pairs of a row of `keys` and a cell of this key, as two flat arrays."""
@@ -227,8 +293,9 @@ class Iblt:
         uniformly random vector keeps them, with s sub-tables, with probability at most
 
             (2^b p^c)^-(s - 1)        (about 2^-76 for 10,000 devices and keys of 17 bits)
+            p^-(1 + c e)(s - 1)       in a one-shot sum
 
-        since V and x'_1 .. x'_c have s - 1 laws each; 1/modulus if the vector is random in one lane
+        since V and each element of K have s - 1 laws; 1/modulus if the vector is random in one lane
         of one sub-table only. No other linear laws exist: a vector that keeps these is a sum and
         difference of honest tables (of a domain far larger than the table), and is not detected.
         """
