@@ -16,7 +16,7 @@ bounds chooses the prime, and then uses `Moduli.fixed`.
 Source: an addition of blindtally.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Final, Self
@@ -79,7 +79,13 @@ class Moduli:
 
     def nbytes(self, ring: Ring) -> int:
         """Return the size in bytes of a packed vector of `ring`."""
-        return sum(map(self.lane_bytes, ring.lanes))
+        return self.nbytes_of(ring.lanes)
+
+    def nbytes_of(self, lanes: Sequence[Lane]) -> int:
+        """Return the size in bytes of packed `lanes`; those of a one-shot sum are one lane."""
+        if not self.min_prime or not lanes:
+            return sum(lane.nbytes for lane in lanes)
+        return PackedRows.of(lanes[0].q, sum(lane.length for lane in lanes)).nbytes
 
     def lane_bytes(self, lane: Lane) -> int:
         """Return the size in bytes of a packed lane."""

@@ -32,6 +32,7 @@ from protocol.numerics.array_types import Keys
 from protocol.question_and_plan import AUTO_WORDS, WORD_BITS, SumQuestion, Terms
 from protocol.sketches.iblt.layout import capacity, cells_for
 from protocol.sketches.iblt.table import DEFAULT_EVIDENCE, CellFormat, DecodedTable, Iblt
+from secagg.oneshot.moduli import Moduli
 from secagg.ring import Vector
 
 _MIN_CELLS_WITHOUT_HASH_BITS = 48
@@ -193,9 +194,9 @@ def likely_max_value(question: SumQuestion, terms: Terms, t: float) -> int:
     return min(reach, math.ceil(tokens + 6 * math.sqrt(tokens) + 30))
 
 
-def likely_cell(question: SumQuestion, terms: Terms, max_value: int) -> CellFormat:
+def likely_cell(question: SumQuestion, moduli: Moduli, max_value: int) -> CellFormat:
     """Return the format of a cell if no value of a key exceeds `max_value`."""
-    return _cell(question, terms, max_value, max_value)
+    return _cell(question, moduli, max_value, max_value)
 
 
 def min_table_bytes(question: SumQuestion, terms: Terms) -> int:
@@ -245,13 +246,13 @@ def _worst_case_cell(question: SumQuestion, terms: Terms, t: float) -> CellForma
             f"{terms.max_devices:,} devices with {question.contribution} items each may hold one "
             f"item {max_value:,} times; a cell counts to less than {_VALUE_LIMIT:,}"
         )
-    return _cell(question, terms, max_value, terms.max_devices * sampler.max_device_units)
+    return _cell(question, terms.moduli, max_value, terms.max_devices * sampler.max_device_units)
 
 
-def _cell(question: SumQuestion, terms: Terms, max_value: int, total: int) -> CellFormat:
+def _cell(question: SumQuestion, moduli: Moduli, max_value: int, total: int) -> CellFormat:
     domain, evidence = question.domain, _evidence(question)
     bounds = domain.bound, max_value, total
-    return CellFormat(domain.chunks, *bounds, evidence, moduli=terms.moduli)
+    return CellFormat(domain.chunks, *bounds, evidence, moduli=moduli)
 
 
 def _with_full_evidence(cell: CellFormat) -> CellFormat:

@@ -1,12 +1,12 @@
 """Exact counters of known items, a few bits each, that are read near the expected count.
 
-Each *tracked* item of a study has a counter modulo q: 2^b, or in a one-shot sum the smallest prime
-of 2^b or more that the committee can share. b is as small as the count is predictable: the sum
-gives the count modulo q, and the count is the one number with this remainder in the *window* of q
-counts around the expected count. Counters of one width form a group. Each group has two more lanes:
-its total, wide enough for any sum, and its *check*, the sum of w_i c_i modulo a prime p, with
-random weights w_i from the seed of the round. The counters of a group add up to its total modulo q,
-for any data of devices. This is a linear law, which false vectors break.
+Each *tracked* item of a study has a counter modulo q = 2^b (`split_counters.py` has those of
+one-shot sums). b is as small as the count is predictable: the sum gives the count modulo q, and the
+count is the one number with this remainder in the *window* of q counts around the expected count.
+Counters of one width form a group. Each group has two more lanes: its total, wide enough for any
+sum, and its *check*, the sum of w_i c_i modulo a prime p, with random weights w_i from the seed of
+the round. The counters of a group add up to its total modulo q, for any data of devices. This is a
+linear law, which false vectors break.
 
 If one count has left its window, however far, the total differs by the missing amount, and the
 check by w_i times this amount. Their quotient is w_i, so the count is corrected. If nearly all
@@ -24,7 +24,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,7 @@ from protocol.mechanisms.tracked.window_posterior import GroupLaws, read_windows
 from protocol.numerics import special
 from protocol.numerics.array_types import Flags, Floats, Integers
 from protocol.public_model import PublicModel, Text
+from protocol.randomness import RandomWords
 from secagg.oneshot.moduli import PAIRWISE, Moduli
 from secagg.ring import Lane, Vector
 
@@ -54,27 +55,25 @@ class CounterGroup(PublicModel):
 
 @dataclass(frozen=True)
 class Counters:
-    """Counters of `groups`. All counts add up to at most `max_total`. `seed` gives the weights.
-
-    Lanes have `moduli` of the sum.
-    """
+    """Counters of `groups`. All counts add up to at most `max_total`. `seed` gives the weights."""
 
     groups: tuple[CounterGroup, ...]
     max_total: int
     seed: bytes = bytes(32)
-    moduli: Moduli = PAIRWISE
+    moduli: ClassVar[Moduli] = PAIRWISE
+    classes: ClassVar[tuple[int, ...]] = ()
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
         """Return three lanes for each group: its counters, their total and their check."""
         own = (Lane(q, len(g.items)) for q, g in zip(self._group_windows, self.groups, strict=True))
-        lanes = ((lane, *check_lanes(self.max_total, self.moduli)) for lane in own)
+        lanes = ((lane, *check_lanes(self.max_total)) for lane in own)
         return tuple(lane for group in lanes for lane in group)
 
     @property
     def nbytes(self) -> int:
         """Return the bytes of all lanes."""
-        return sum(map(self.moduli.lane_bytes, self.lanes))
+        return sum(lane.nbytes for lane in self.lanes)
 
     @cached_property
     def items(self) -> tuple[str, ...]:
@@ -89,7 +88,9 @@ class Counters:
         """Return the modulus of each item's counter."""
         return np.repeat(self._group_windows, self._sizes).astype(np.int64)
 
-    def encode(self, counts: Integers) -> Vector:
+    def encode(self, counts: Integers, chance: RandomWords | None = None) -> Vector:
+        """Return the vector of these counts; it needs no `chance`."""
+        del chance
         vector, lanes = [], iter(self.lanes)
         for part, weights in zip(self._parts(counts), self._weights, strict=True):
             lane, total, check = next(lanes), next(lanes), next(lanes)
@@ -160,7 +161,7 @@ class Counters:
     @property
     def _group_windows(self) -> list[int]:
         """Return the modulus of each group."""
-        return [self.moduli.above(2**group.bits - 1) for group in self.groups]
+        return [2**group.bits for group in self.groups]
 
     @property
     def _sizes(self) -> list[int]:
@@ -179,16 +180,9 @@ class CounterReading:
     variances: Floats
 
 
-def check_lanes(most: int, moduli: Moduli) -> tuple[Lane, Lane]:
-    """Return the lanes of a group's total and check, for sums of counts up to `most`.
-
-    In a one-shot sum both have the same modulus if it is large enough, because each modulus costs
-    bytes in a message (`secagg.oneshot.moduli`).
-    """
-    q = moduli.above(most)
-    if moduli.min_prime and q < _CHECK_PRIME:
-        q = _CHECK_PRIME
-    return Lane(q, 1), Lane(_CHECK_PRIME, 1)
+def check_lanes(most: int) -> tuple[Lane, Lane]:
+    """Return the lanes of a group's total and check, for sums of counts up to `most`."""
+    return Lane(1 << most.bit_length(), 1), Lane(_CHECK_PRIME, 1)
 
 
 def window_starts(expected: Floats, windows: Integers) -> Integers:

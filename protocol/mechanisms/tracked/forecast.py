@@ -9,6 +9,7 @@ that is sampled again starts again from zero.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -18,9 +19,16 @@ from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import CounterGroup, check_lanes, counter_bits
 from protocol.mechanisms.tracked.observations import LAST_SLIP_COLUMN, drift_of, history_of
 from protocol.mechanisms.tracked.rate_filter import estimate_levels, filter_levels
+from protocol.mechanisms.tracked.split_counters import (
+    SplitCounters,
+    SplitGroup,
+    classes_of,
+    counters_needed,
+)
 from protocol.numerics.array_types import Flags, Floats, Integers, Keys
 from protocol.question_and_plan import Plan
 from protocol.study_state import StudyState
+from secagg.oneshot.moduli import Moduli
 
 _EVICTED_KEYS_ARRAY = "evicted keys"  # in the study state
 
@@ -71,6 +79,21 @@ class Forecast:
         bounds: Floats = self.totals + z_score * self.deviations
         return bounds >= decision_threshold(self.plan.question.threshold)
 
+    @cached_property
+    def wanted(self) -> list[str]:
+        """Return the items that may become heavy, the highest total first."""
+        return self.items_reaching(tuning.UNTRACK_Z_SCORE)
+
+    @cached_property
+    def expected(self) -> tuple[Floats, Floats, Floats]:
+        """Return the next counts of the wanted items: expected, deviations and last slips."""
+        if not self.wanted:
+            return np.zeros(0), np.zeros(0), np.zeros(0)
+        slips = self.state.column(LAST_SLIP_COLUMN)
+        rows = [self.state.rows[item] for item in self.wanted]
+        devices = self.plan.terms.max_devices
+        return *expected_counts(self.state, devices, self.wanted), slips[rows]
+
     def items_reaching(self, z_score: float) -> list[str]:
         """Return the items for which `may_reach` is true, the highest total first."""
         rows = np.flatnonzero(self.may_reach(z_score))
@@ -80,16 +103,12 @@ class Forecast:
 
 def choose_counters(forecast: Forecast, nbytes: int) -> tuple[CounterGroup, ...]:
     """Return counters in `nbytes` for the items that may become heavy, the most frequent first."""
-    plan, state = forecast.plan, forecast.state
-    items = forecast.items_reaching(tuning.UNTRACK_Z_SCORE)
-    widths, moduli = _counter_widths(plan, state, items), plan.terms.moduli
+    plan, items = forecast.plan, forecast.wanted
     max_total = plan.terms.max_devices * plan.question.contribution
-    group_bits = 8 * (1 + sum(map(moduli.lane_bytes, check_lanes(max_total, moduli))))
-    widths = np.minimum(widths, max_total.bit_length()).astype(np.int64)
-    widths = np.maximum(widths, moduli.min_bits)  # narrower ones have the same modulus
-    different, of_width = np.unique(widths, return_inverse=True)
-    sizes = np.array([moduli.element_bits(moduli.above(2**b - 1)) for b in different.tolist()])
-    fits = np.cumsum(sizes[of_width]) <= 8 * nbytes - len(different) * group_bits
+    group_bits = 8 * (1 + sum(lane.nbytes for lane in check_lanes(max_total)))
+    widths = np.minimum(_counter_widths(forecast), max_total.bit_length()).astype(np.int64)
+    different = np.unique(widths)
+    fits = np.cumsum(widths) <= 8 * nbytes - len(different) * group_bits
     return tuple(
         CounterGroup(
             bits=bits,
@@ -99,12 +118,31 @@ def choose_counters(forecast: Forecast, nbytes: int) -> tuple[CounterGroup, ...]
     )
 
 
-def _counter_widths(plan: Plan, state: StudyState, items: Sequence[str]) -> Integers:
-    """Return the bits of each item's counter, wider after a slip."""
-    if not items:
-        return np.zeros(0, np.int64)
-    bits = counter_bits(*expected_counts(state, plan.terms.max_devices, items))
-    slips = state.column(LAST_SLIP_COLUMN)[[state.rows[item] for item in items]]
+def split_counters(forecast: Forecast, nbytes: int, moduli: Moduli) -> SplitCounters:
+    """Return the same for a one-shot sum with the prime of `moduli`."""
+    expected, deviations, slips = forecast.expected
+    needed = counters_needed(expected, deviations, slips, moduli.prime)
+    room = moduli.max_length(moduli.prime, nbytes)
+    chosen = int(np.searchsorted(np.cumsum(needed), room, side="right"))
+    while True:
+        order = np.argsort(needed[:chosen], kind="stable")
+        groups = tuple(
+            SplitGroup(counters=each, items=tuple(forecast.wanted[row] for row in rows.tolist()))
+            for each in np.unique(needed[order]).tolist()
+            if len(rows := order[needed[order] == each])
+        )
+        of_counters = np.repeat(expected[order] / needed[order], needed[order])
+        classes = classes_of(of_counters, moduli.prime)
+        excess = len(of_counters) + len(classes) - room
+        if excess <= 0:
+            return SplitCounters(groups, classes, moduli)
+        chosen -= 1 + int(excess // max(1, needed[:chosen].max(initial=1)))
+
+
+def _counter_widths(forecast: Forecast) -> Integers:
+    """Return the bits of each wanted item's counter, wider after a slip."""
+    expected, deviations, slips = forecast.expected
+    bits = counter_bits(expected, deviations)
     wider = np.ceil(np.log2(1 + 2 * slips / 2.0**bits)).astype(np.int64)
     widened: Integers = bits + np.minimum(wider, tuning.MAX_SLIP_BITS)
     return widened

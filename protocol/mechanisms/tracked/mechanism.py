@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from random import Random
 from typing import Any
 
@@ -44,6 +45,7 @@ from protocol.mechanisms.tracked.forecast import (
     evict_items,
     evicted_keys,
     expected_counts,
+    split_counters,
 )
 from protocol.mechanisms.tracked.key_choice import cheapest_domain, domain_of_known_items
 from protocol.mechanisms.tracked.observations import (
@@ -56,7 +58,12 @@ from protocol.mechanisms.tracked.observations import (
     sampling_variances,
     with_measured_drift,
 )
-from protocol.mechanisms.tracked.plan import ResidualSampling, TrackedPlan, TrackedQuestion
+from protocol.mechanisms.tracked.plan import (
+    AnyCounters,
+    ResidualSampling,
+    TrackedPlan,
+    TrackedQuestion,
+)
 from protocol.mechanisms.tracked.rate_filter import estimate_totals
 from protocol.mechanisms.tracked.string_fetching import FetchSchedule, KnownStrings
 from protocol.numerics.array_types import Floats, Keys
@@ -71,6 +78,7 @@ from protocol.study_state import (
     read_devices,
     recent_devices,
 )
+from secagg.oneshot.moduli import Moduli
 from secagg.ring import Ring, Vector
 
 
@@ -147,6 +155,7 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
             "t": untracked.t,
             "cells": untracked.cells(question.nbytes),
             "max_value": untracked.max_value,
+            "prime": untracked.moduli.prime,
         }
 
     def ring(self, plan: TrackedPlan) -> Ring:
@@ -177,7 +186,7 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
         untracked = KeyedHistograms(rest, whole.keys)
         table = plan.table.insert(untracked, uniform_floats(chance, len(rest.counts)))
         strings = (plan.pieces.encode(fetched),) if plan.string_pieces else ()
-        return (*counters.encode(counts), *strings, *table)
+        return (*counters.encode(counts, chance), *strings, *table)
 
     def fault(self, plan: TrackedPlan, total: Vector, participants: int) -> str | None:
         """Return the law that `total` breaks: totals of counters, or a law of the table.
@@ -246,26 +255,11 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
     def next_plan(
         self, plan: TrackedPlan, answer: Answer | None, state: StudyState, rng: Random
     ) -> TrackedPlan:
-        question, terms = plan.question, plan.terms
-        # A table always remains, since new items can be found in no other way.
-        table_bytes, forecast = min_table_bytes(question, terms), Forecast.after_round(plan, state)
-        spare = max(0, question.nbytes - table_bytes)
-        groups = choose_counters(
-            forecast, min(spare, int(tuning.MAX_COUNTER_BYTES_SHARE * question.nbytes))
-        )
-        counters = Counters(groups, plan.counters.max_total, moduli=terms.moduli)
-        nbytes = question.nbytes - counters.nbytes
-        strings = plan.fetch_schedule.next_pieces(forecast, counters, nbytes, table_bytes)
-        nbytes -= terms.moduli.lane_bytes(strings.lane) if strings.pieces else 0
-        untracked = _plan_residual(plan, answer, state, counters, nbytes)
-        return plan.next_round(
-            rng,
-            counter_groups=groups,
-            string_pieces=strings.pieces,
-            t=untracked.t,
-            cells=untracked.cells(nbytes),
-            max_value=untracked.max_value,
-        )
+        forecast, terms = Forecast.after_round(plan, state), plan.terms
+        choices = round_primes(terms, plan.question.contribution) if terms.is_one_shot else [0]
+        drafts = (_draft(plan, answer, forecast, prime) for prime in choices)
+        fields = max((each for each in drafts if each is not None), key=itemgetter(0))[1]
+        return plan.next_round(rng, **fields)
 
     def final_answer(self, question: TrackedQuestion, state: StudyState) -> FinalAnswer:
         """Return the heavy hitters.
@@ -348,6 +342,53 @@ def _read_counters(
     return estimates, sums, record_slips(state, counters.items, slips)
 
 
+def round_primes(terms: Terms, contribution: int) -> list[int]:
+    """Return the primes that a round of a one-shot study may have, up to the devices' tokens."""
+    moduli, primes, least = terms.moduli, list[int](), float(tuning.MIN_PRIME)
+    while not primes or primes[-1] <= 2 * terms.max_devices * contribution:
+        primes.append(moduli.above(math.ceil(least) - 1))
+        least = tuning.PRIME_STEP * primes[-1]
+    return primes
+
+
+def _draft(
+    plan: TrackedPlan, answer: Answer | None, forecast: Forecast, prime: int
+) -> tuple[float, dict[str, Any]] | None:
+    """Return the fields of the next plan with `prime`, and the items that it has room for.
+
+    None stands for a table whose values could wrap modulo the prime.
+    """
+    question, terms = plan.question, plan.terms
+    moduli = terms.moduli.fixed(prime) if prime else terms.moduli
+    # A table always remains, since new items can be found in no other way.
+    table_bytes = min_table_bytes(question, terms)
+    spare = min(question.nbytes - table_bytes, tuning.MAX_COUNTER_BYTES_SHARE * question.nbytes)
+    spare = max(0, int(spare))
+    counters: AnyCounters
+    if prime:
+        counters = split_counters(forecast, spare, moduli)
+    else:
+        max_total = terms.max_devices * question.contribution
+        counters = Counters(choose_counters(forecast, spare), max_total)
+    nbytes = question.nbytes - moduli.nbytes_of(counters.lanes)
+    strings = plan.fetch_schedule.next_pieces(forecast, counters, nbytes, table_bytes)
+    nbytes -= moduli.lane_bytes(strings.lane) if strings.pieces else 0
+    untracked = _plan_residual(plan, answer, forecast.state, counters, moduli, nbytes)
+    if prime and untracked.max_value >= prime:
+        return None
+    cells = untracked.cells(nbytes)
+    fields = {
+        "counter_groups": counters.groups,
+        "counter_classes": counters.classes,
+        "string_pieces": strings.pieces,
+        "prime": untracked.moduli.prime,
+        "t": untracked.t,
+        "cells": cells,
+        "max_value": untracked.max_value,
+    }
+    return capacity(cells) + len(counters.items), fields
+
+
 def _known_keys(plan: TrackedPlan, state: StudyState) -> Keys:
     """Return the keys that help to read a stuck table."""
     rows = plan.counters.rows
@@ -358,26 +399,32 @@ def _known_keys(plan: TrackedPlan, state: StudyState) -> Keys:
 
 
 def _plan_residual(
-    plan: TrackedPlan, answer: Answer | None, state: StudyState, counters: Counters, nbytes: int
+    plan: TrackedPlan,
+    answer: Answer | None,
+    state: StudyState,
+    counters: AnyCounters,
+    moduli: Moduli,
+    nbytes: int,
 ) -> ResidualSampling:
-    """Return the sampling of untracked items in the next round, into `nbytes`.
+    """Return the sampling of untracked items in the next round with `moduli`, into `nbytes`.
 
     t stays after a failed round, and after one with far fewer devices than are expected next.
     """
+    residual = replace(plan.residual, moduli=moduli)
     if answer is None:
-        return plan.residual.after_missing_answer()
+        return residual.for_largest_values()
     recent, most = recent_devices(state) or [1.0], plan.terms.max_devices
     expected, latest = expected_devices(recent, most), max(1.0, recent[-1])
     if answer.decoded and is_small(latest, expected):
-        return plan.residual
+        return residual
     keys, values = _expected_residual(plan, counters, answer)
     change = expected / expected_devices(recent[:-1] or recent, most)
     ratio = expected / latest
-    return plan.residual.next_round(ratio * keys, ratio * values, nbytes, devices_factor=change)
+    return residual.next_round(ratio * keys, ratio * values, nbytes, devices_factor=change)
 
 
 def _expected_residual(
-    plan: TrackedPlan, counters: Counters, answer: Answer
+    plan: TrackedPlan, counters: AnyCounters, answer: Answer
 ) -> tuple[float, float]:
     """Return the number of keys in the next table at the same t, and the sum of their values.
 

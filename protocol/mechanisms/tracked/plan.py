@@ -18,7 +18,7 @@ and a study of one round has no other.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
@@ -38,6 +38,7 @@ from protocol.mechanisms.iblt.sampled_table import (
 from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler, coarse_threshold
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import CounterGroup, Counters
+from protocol.mechanisms.tracked.split_counters import SplitCounters, SplitGroup
 from protocol.mechanisms.tracked.string_fetching import (
     NUMBER_BYTES,
     FetchSchedule,
@@ -47,23 +48,31 @@ from protocol.mechanisms.tracked.string_fetching import (
 from protocol.question_and_plan import AUTO_WORDS, MAX_WORDS, Plan, Terms
 from protocol.sketches.iblt.layout import capacity, cells_for
 from protocol.sketches.iblt.table import CellFormat, Iblt
+from secagg.oneshot.field import MAX_PRIME
+from secagg.oneshot.moduli import Moduli
 from secagg.ring import Ring, Vector
+
+AnyCounters: TypeAlias = Counters | SplitCounters
 
 
 @dataclass(frozen=True, slots=True)
 class ResidualSampling:
-    """Sampling at threshold `t` into a table of values up to `max_value`."""
+    """Sampling at threshold `t` into a table of values up to `max_value`.
+
+    `moduli` are those of the round: in a one-shot sum they have its prime.
+    """
 
     question: TableQuestion
     terms: Terms
     t: float
     max_value: int
+    moduli: Moduli
 
     @classmethod
     def first(cls, question: TableQuestion, terms: Terms, nbytes: int) -> "ResidualSampling":
         """Return the sampling into `nbytes` before the first round."""
         t = worst_case_threshold(question, terms, nbytes)
-        return cls(question, terms, t, likely_max_value(question, terms, t))
+        return cls(question, terms, t, 1, terms.moduli).for_largest_values()
 
     @property
     def sampler(self) -> ThresholdSampler:
@@ -76,9 +85,12 @@ class ResidualSampling:
     def table(self, cells: int, seed: bytes) -> SampledTable:
         return SampledTable(Iblt(cell_of_table(self._cell, cells), cells, seed), self.sampler)
 
-    def after_missing_answer(self) -> "ResidualSampling":
-        """Return the sampling after a failed round: at the same t, for the largest values."""
-        return replace(self, max_value=likely_max_value(self.question, self.terms, self.t))
+    def for_largest_values(self) -> "ResidualSampling":
+        """Return the sampling at the same t for the largest values, as after a failed round."""
+        max_value, moduli = likely_max_value(self.question, self.terms, self.t), self.terms.moduli
+        if moduli.min_prime:
+            moduli = moduli.fixed(likely_cell(self.question, moduli, max_value).p)
+        return replace(self, max_value=max_value, moduli=moduli)
 
     def next_round(
         self, keys: float, values: float, nbytes: int, devices_factor: float = 1.0
@@ -104,7 +116,8 @@ class ResidualSampling:
 
     @property
     def _cell(self) -> CellFormat:
-        return likely_cell(self.question, self.terms, self.max_value)
+        largest = self.moduli.prime - 1 if self.moduli.prime else self.max_value
+        return likely_cell(self.question, self.moduli, min(self.max_value, largest))
 
 
 def _number_of_words(words: object) -> object:
@@ -143,19 +156,34 @@ class TrackedPlan(Plan):
     """Plan of a round: count some items exactly, and sample the others at t into a table.
 
     `counter_groups` has the counted items, by the names of their domain. The table has `cells`
-    cells, for values up to `max_value`. `string_pieces` are the pieces of strings to fetch.
+    cells, for values up to `max_value`. `string_pieces` are the pieces of strings to fetch. In a
+    one-shot sum all elements are modulo `prime`, and `counter_classes` has the number of counters
+    of each class (`split_counters.py`); both are left out in a pairwise sum: 0 and none.
     """
 
     mechanism: Literal["tracked"] = "tracked"
     question: TrackedQuestion
-    counter_groups: tuple[CounterGroup, ...] = Field(default=(), max_length=64)
+    counter_groups: tuple[CounterGroup | SplitGroup, ...] = Field(default=(), max_length=64)
+    counter_classes: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(), max_length=2**16)
+    prime: int = Field(default=0, ge=0, lt=MAX_PRIME)
     string_pieces: tuple[StringPiece, ...] = Field(default=(), max_length=2**16)
     cells: int = Field(ge=1, le=MAX_CELLS)
     max_value: int = Field(ge=1, le=2**31 - 1)
 
     @model_validator(mode="after")
     def _fits_the_words(self) -> Self:
-        nbytes = self.terms.moduli.nbytes(self.ring)
+        kind = SplitGroup if self.terms.is_one_shot else CounterGroup
+        if not all(isinstance(group, kind) for group in self.counter_groups):
+            raise ValueError("counter_groups are those of another kind of sums")
+        if bool(self.prime) != self.terms.is_one_shot:
+            raise ValueError("a one-shot sum has a prime, and a pairwise sum has none")
+        counters = self.counters
+        sizes = counters.counters if isinstance(counters, SplitCounters) else 0
+        if sum(self.counter_classes) != sizes:
+            raise ValueError(f"counter_classes of {sizes} counters expected")
+        if self.prime and self.max_value >= self.prime:
+            raise ValueError(f"values up to {self.max_value} wrap modulo the prime {self.prime}")
+        nbytes = self.moduli.nbytes(self.ring)
         if nbytes > self.question.nbytes:
             raise ValueError(f"{nbytes} bytes do not fit in {self.question.words} words")
         if len(set(self.counters.items)) < len(self.counters.items):
@@ -200,17 +228,25 @@ class TrackedPlan(Plan):
 
     @property
     def residual(self) -> ResidualSampling:
-        return ResidualSampling(self.question, self.terms, self.t, self.max_value)
+        return ResidualSampling(self.question, self.terms, self.t, self.max_value, self.moduli)
 
     @property
-    def counters(self) -> Counters:
+    def moduli(self) -> Moduli:
+        """Return the moduli of this round's lanes."""
+        return self.terms.moduli.fixed(self.prime) if self.prime else self.terms.moduli
+
+    @property
+    def counters(self) -> AnyCounters:
+        if self.terms.is_one_shot:
+            split = [each for each in self.counter_groups if isinstance(each, SplitGroup)]
+            return SplitCounters(tuple(split), self.counter_classes, self.moduli)
+        groups = [each for each in self.counter_groups if isinstance(each, CounterGroup)]
         max_total = self.terms.max_devices * self.question.contribution
-        moduli = self.terms.moduli
-        return Counters(self.counter_groups, max_total, bytes.fromhex(self.seed), moduli)
+        return Counters(tuple(groups), max_total, bytes.fromhex(self.seed))
 
     @property
     def pieces(self) -> StringPieces:
-        return self.fetch_schedule.pieces_of(self.string_pieces)
+        return self.fetch_schedule.pieces_of(self.string_pieces, self.moduli)
 
     @property
     def fetch_schedule(self) -> FetchSchedule:
@@ -228,6 +264,6 @@ class TrackedPlan(Plan):
 
     def split(self, total: Vector) -> tuple[Vector, Vector, Vector]:
         """Return the lanes of counters, strings and table; the first two may be empty."""
-        counters = 3 * len(self.counter_groups)
+        counters = len(self.counters.lanes)
         strings = counters + (1 if self.string_pieces else 0)
         return total[:counters], total[counters:strings], total[strings:]

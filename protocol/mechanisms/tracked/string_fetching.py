@@ -21,7 +21,7 @@ end.
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -33,10 +33,12 @@ from protocol.mechanisms.iblt.sampled_table import too_few_words
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import Counters
 from protocol.mechanisms.tracked.forecast import Forecast, is_near_end, likely_heavy
+from protocol.mechanisms.tracked.split_counters import SplitCounters
 from protocol.numerics.finite_fields import widest_prime
 from protocol.public_model import PublicModel
 from protocol.question_and_plan import WORD_BITS, SumQuestion, Terms
 from protocol.study_state import StudyState
+from secagg.oneshot.moduli import PAIRWISE, Moduli
 from secagg.ring import Array, Lane
 
 NUMBER_BYTES = 3
@@ -58,23 +60,37 @@ class StringPieces:
     pieces: tuple[StringPiece, ...]
     max_count: int
     numbers: int
+    moduli: Moduli = PAIRWISE
 
     @property
     def lane(self) -> Lane:
         """Return the lane of the pieces, piece by piece."""
-        p = widest_prime(max(self.max_count, 2 ** (8 * NUMBER_BYTES) - 1))
-        return Lane(p, max(1, self.numbers * len(self.pieces)))
+        p = self.moduli.prime
+        p = p or widest_prime(max(self.max_count, 2 ** (8 * NUMBER_BYTES) - 1))
+        return Lane(p, max(1, self.elements * len(self.pieces)))
+
+    @property
+    def element_bits(self) -> int:
+        """Return the bits of a string in an element."""
+        prime = self.moduli.prime
+        return prime.bit_length() - 1 if prime else 8 * NUMBER_BYTES
+
+    @property
+    def elements(self) -> int:
+        """Return the number of elements of a piece."""
+        return -(-8 * NUMBER_BYTES * self.numbers // self.element_bits)
 
     @cached_property
     def rows(self) -> Mapping[str, int]:
         return {piece.name: row for row, piece in enumerate(self.pieces)}
 
     def pieces_in_bytes(self, nbytes: int) -> int:
-        return min(len(self.pieces), 8 * nbytes // (self.numbers * self.lane.bits))
+        bits = self.elements * self.moduli.element_bits(self.lane.q)
+        return min(len(self.pieces), int(8 * nbytes // bits))
 
     def encode(self, held: Iterable[tuple[str, str, int]]) -> Array:
         """Return the sum of the vectors of all holders, each as (name, item, count)."""
-        numbers = np.zeros((len(self.pieces), self.numbers), dtype=np.uint64)
+        numbers = np.zeros((len(self.pieces), self.elements), dtype=np.uint64)
         p = np.uint64(self.lane.q)
         for name, item, count in held:
             row = self.rows.get(name)
@@ -84,23 +100,25 @@ class StringPieces:
         return numbers.reshape(-1).astype(self.lane.dtype)
 
     def _piece(self, item: str, piece: int) -> NDArray[np.uint64]:
-        size = self.numbers * NUMBER_BYTES
+        size, bits = self.numbers * NUMBER_BYTES, self.element_bits
         raw = item.encode()[piece * size :][:size].ljust(size, b"\0")
-        starts = range(0, size, NUMBER_BYTES)
-        return np.array(
-            [int.from_bytes(raw[s : s + NUMBER_BYTES], "big") for s in starts], np.uint64
-        )
+        number = int.from_bytes(raw, "big")
+        places = range((self.elements - 1) * bits, -1, -bits)
+        return np.array([number >> place & 2**bits - 1 for place in places], np.uint64)
 
     def decode(self, sums: Array, counts: Mapping[str, int]) -> dict[str, bytes]:
         """Return the pieces of names with a count, if their sums decode to bytes."""
-        pieces, p = {}, self.lane.q
-        for piece, row in zip(self.pieces, sums.reshape(-1, self.numbers).tolist(), strict=True):
+        pieces, p, size = {}, self.lane.q, self.numbers * NUMBER_BYTES
+        for piece, row in zip(self.pieces, sums.reshape(-1, self.elements).tolist(), strict=True):
             count = counts.get(piece.name, 0) % p
-            if count:
-                inverse = pow(count, -1, p)
-                numbers = [number * inverse % p for number in row]
-                if max(numbers) < 2 ** (8 * NUMBER_BYTES):
-                    pieces[piece.name] = b"".join(n.to_bytes(NUMBER_BYTES, "big") for n in numbers)
+            if not count:
+                continue
+            inverse, whole = pow(count, -1, p), 0
+            numbers = [number * inverse % p for number in row]
+            for number in numbers:
+                whole = whole << self.element_bits | number
+            if max(numbers) < 2**self.element_bits and whole < 2 ** (8 * size):
+                pieces[piece.name] = whole.to_bytes(size, "big")
         return pieces
 
 
@@ -182,8 +200,8 @@ class FetchSchedule:
         if not isinstance(domain, Hashed):
             return 0
         numbers = -(-domain.max_bytes // (NUMBER_BYTES * max(1, self.rounds - 1)))
-        piece = StringPieces((StringPiece(name="", piece=0),), self._max_count, numbers)
-        return math.ceil(8 * piece.lane.nbytes / tuning.GUARANTEED_STRING_BYTES_SHARE / WORD_BITS)
+        nbytes = math.ceil(numbers * self._number_bits / 8)
+        return math.ceil(8 * nbytes / tuning.GUARANTEED_STRING_BYTES_SHARE / WORD_BITS)
 
     def check(self) -> None:
         """Raise ValueError if devices refuse to give strings, or the question has too few words."""
@@ -203,12 +221,16 @@ class FetchSchedule:
         """Return whether one device alone may make an item heavy, so that its string is fetched."""
         return self.question.threshold <= self.question.contribution
 
-    def pieces_of(self, wanted: tuple[StringPiece, ...]) -> StringPieces:
-        """Return the pieces of a round that fetches `wanted`."""
-        return StringPieces(wanted, self._max_count, self._piece_numbers)
+    def pieces_of(self, wanted: tuple[StringPiece, ...], moduli: Moduli) -> StringPieces:
+        """Return the pieces of a round with these `moduli` that fetches `wanted`."""
+        return StringPieces(wanted, self._max_count, self._piece_numbers, moduli)
 
     def next_pieces(
-        self, forecast: Forecast, counters: Counters, nbytes: int, min_table_bytes: int
+        self,
+        forecast: Forecast,
+        counters: Counters | SplitCounters,
+        nbytes: int,
+        min_table_bytes: int,
     ) -> StringPieces:
         """Return the next pieces of strings of items that will be heavy, the heaviest first.
 
@@ -216,11 +238,12 @@ class FetchSchedule:
         """
         domain = self.question.domain
         if not isinstance(domain, Hashed) or not counters.items:
-            return self.pieces_of(())
+            return self.pieces_of((), counters.moduli)
         strings, numbers = KnownStrings.from_state(domain, forecast.state), self._piece_numbers
         missing = [name for name in likely_heavy(forecast) if name in counters.rows]
         missing = [name for name in missing if name not in strings.complete]
-        wanted = self.pieces_of(tuple(strings.next_piece(name, numbers) for name in missing))
+        listed = tuple(strings.next_piece(name, numbers) for name in missing)
+        wanted = self.pieces_of(listed, counters.moduli)
         single = min(1, wanted.pieces_in_bytes(int(tuning.MAX_PIECE_BYTES_SHARE * nbytes)))
         near_end = is_near_end(forecast.plan)
         rounds_left = max(1, self.rounds - forecast.plan.round)
@@ -233,7 +256,8 @@ class FetchSchedule:
         fitting = wanted.pieces_in_bytes(max(0, nbytes - min_table_bytes))
         rate = tuning.FETCH_RATE_NEAR_END if near_end else tuning.FETCH_RATE
         useful = math.ceil(rate * pieces_left / rounds_left)
-        return self.pieces_of(wanted.pieces[: min(max(single, needed, usual), fitting, useful)])
+        most = min(max(single, needed, usual), fitting, useful)
+        return replace(wanted, pieces=wanted.pieces[:most])
 
     @property
     def _piece_numbers(self) -> int:
@@ -241,9 +265,16 @@ class FetchSchedule:
         domain = self.question.domain
         if not isinstance(domain, Hashed):
             return 1
-        bits = StringPieces((), self._max_count, 1).lane.bits
-        fitting = int(8 * tuning.GUARANTEED_STRING_BYTES_SHARE * self.question.nbytes) // bits
+        share = tuning.GUARANTEED_STRING_BYTES_SHARE
+        fitting = int(8 * share * self.question.nbytes) // self._number_bits
         return max(1, min(piece_numbers(domain, self.rounds), fitting))
+
+    @property
+    def _number_bits(self) -> int:
+        """Return the most bits that three bytes of a string take, with any prime of the rounds."""
+        if self.terms.is_one_shot:
+            return tuning.MAX_NUMBER_BITS
+        return StringPieces((), self._max_count, 1).lane.bits
 
     @property
     def _max_count(self) -> int:

@@ -62,6 +62,17 @@ MIN_UNSURE_WINDOWS = 2  # windows of a slip: one alone would have been corrected
 # check with probability 2^-24, and so one of all pairs with 2^-8.
 MAX_TRIED_PAIRS = 2**17
 
+# Counters of one-shot sums (`split_counters.py`).
+
+# Standard deviations that a window holds on both sides of an expected count, beside a tenth of it.
+WINDOW_DEVIATIONS = 6.0
+WINDOW_SLACK = 5  # counts that liars may add on both sides
+# Primes of one round after the other that are compared: each 1.3 times the one before, from
+# MIN_PRIME on, with which three bytes of a string take at most MAX_NUMBER_BITS.
+MIN_PRIME, PRIME_STEP, MAX_NUMBER_BITS = 61, 1.3, 30
+# Standard deviations up to which a thinned count agrees with the counts that were read.
+CLASS_Z_SCORE = 4.0
+
 # Posterior of counts outside their windows (`window_posterior.py`).
 
 # Windows by which one of several counts may be below or above what is read.

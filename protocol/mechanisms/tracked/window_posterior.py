@@ -44,6 +44,8 @@ _MIN_MEAN, _MIN_DEVIATION = 0.5, 0.5  # of usual counts
 _MAX_SHAPE = 1e6  # of a negative binomial distribution; beyond, it is Poisson's
 _CHANGED_SHARES = tuple(2.0**-power for power in range(10, 0, -1))  # values of h that are compared
 _MIN_WEIGHT = 1e-280  # of a possible count
+_MAX_MISSING_IN_CLASS = 8  # windows that a class may miss in all
+_MIN_CLASS_WEIGHT = 1e-6  # of a number of missing windows
 _MAX_LOG_MASS = 500.0  # beyond, sets of few moves have no part in it
 _MIN_REST = 1e-9  # share of sets of more than two moves, which is exact to about 1e-12
 
@@ -108,6 +110,50 @@ def read_windows(
     spread = (prior[rest] * away).sum(axis=1) / prior[rest].sum(axis=1)
     errors[rest] = spread * float(window) ** 2
     return WindowPosterior(all_counts, errors)
+
+
+def read_thinned(
+    counts: Integers, window: int, means: Floats, deviations: Floats, thinned: int
+) -> WindowPosterior:
+    """Return the posterior of the true counts of a class, which differ from `counts` by windows.
+
+    `thinned` is the sum of the true counts, of which each copy is kept with probability 1/4, modulo
+    `window`. If it agrees with `counts`, they are the true ones.
+    """
+    missing = np.arange(-_MAX_MISSING_IN_CLASS, _MAX_MISSING_IN_CLASS + 1)
+    surprises = _surprises(counts.sum() + window * missing, window, thinned)
+    if abs(surprises[_MAX_MISSING_IN_CLASS]) <= tuning.CLASS_Z_SCORE:
+        return WindowPosterior(counts, None)
+    shifts = _all_shifts()
+    usual, changed = _priors(counts[:, np.newaxis] + window * shifts, means, deviations)
+    best, best_weights, likelihood = usual, np.zeros(len(missing)), -math.inf
+    for share in _CHANGED_SHARES:
+        prior = (1 - share) * usual + share * changed
+        sums = _SumOfShifts.of(prior, 0)
+        below = sums.reach - _MAX_MISSING_IN_CLASS
+        logarithms = np.log(sums.before[-1, below : below + len(missing)] + _MIN_WEIGHT)
+        logarithms += np.log(prior.sum(axis=1)).sum() - surprises**2 / 2
+        total = float(special.logsumexp(logarithms))
+        if total > likelihood:
+            best, best_weights, likelihood = prior, np.exp(logarithms - total), total
+    marginals = np.zeros_like(best)
+    for number, weight in zip(missing.tolist(), best_weights.tolist(), strict=True):
+        if weight > _MIN_CLASS_WEIGHT:
+            marginals += weight * _SumOfShifts.of(best, number).marginals()
+    read = shifts[marginals.argmax(axis=1)]
+    if marginals.max(axis=1).min() >= tuning.MIN_READING_PROBABILITY:
+        return WindowPosterior(counts + window * read, None)
+    squares = (shifts - read[:, np.newaxis]) ** 2
+    errors = (marginals * squares).sum(axis=1) * float(window) ** 2
+    return WindowPosterior(counts + window * read, errors)
+
+
+def _surprises(sums: Integers, window: int, thinned: int) -> Floats:
+    """Return the deviations by which `thinned` differs from a quarter of each of `sums`."""
+    expected = np.maximum(sums, 0) / 4
+    off = (thinned - expected + window / 2) % window - window / 2
+    surprises: Floats = off / np.sqrt(np.maximum(expected, 1) * 0.75)
+    return surprises
 
 
 def _weigh(
