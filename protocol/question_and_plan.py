@@ -304,6 +304,11 @@ class SumQuestion(Question):
         """Return the largest size of a packed vector, in bytes: `Moduli.nbytes` of its ring."""
         return self.words * WORD_BITS // 8
 
+    def moduli(self, terms: Terms, t: float) -> Moduli:
+        """Return the moduli of tables that are sampled at `t`; other lanes may need a prime."""
+        del t
+        return terms.moduli
+
 
 Q = TypeVar("Q", bound=Question)
 

@@ -4,14 +4,18 @@ A device holds a number of an interval, in one of the listed segments if the dom
 interval has K cells of equal width, and the number counts as the middle of its cell c, from 0 to
 K - 1. So all sums are sums of integers, and are exact:
 
-    device   (1, c, c^2) at the place of its segment, and three checks
+    device   (1, c, c^2) at the place of its segment, and checks
     sum      (n, S, Q) of each segment, and the checks of all of them
     answer   mean and variance of the n devices, with intervals (`number_summary.py`)
 
-A check is a random linear combination of all other elements modulo p = 16,777,213, whose
-coefficients follow from the seed of the round. It adds up as they do. A random vector passes three
-checks with probability p^-3, below 2^-71. The laws of n, S and Q alone would pass many vectors of a
-single segment.
+In a one-shot sum all elements are modulo one prime p. So c and c^2 are added in digits of a base B,
+the lowest first, and p is above the sum of a digit of all devices. Of 1 to 8 digits of c^2, each
+with the smallest B and p, the sums have those with the fewest bits.
+
+A check is a random linear combination of all other elements modulo p, or 16,777,213 in a pairwise
+sum. Its coefficients follow from the seed of the round. It adds up as they do. There are as many
+checks as a random vector passes with probability 2^-60 at most; three in a pairwise sum. The laws
+of n, S and Q alone would pass many vectors of a single segment.
 
 A round's sums of a segment count if at least `threshold` devices are in them. The server deletes
 the sums of a round once it is decoded. So the difference of two answers never shows the number of
@@ -22,9 +26,11 @@ where two servers verify proofs; here a liar is bounded by the laws of `fault` o
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -49,14 +55,18 @@ from protocol.hashing import seeded_stream
 from protocol.histograms import Histogram, device_values
 from protocol.mechanism import Answer, SumMechanism
 from protocol.numerics.array_types import Integers
+from protocol.numerics.binary_search import first_true
 from protocol.question_and_plan import DEFAULT_MIN_THRESHOLD, WORD_BITS, Plan, SumQuestion, Terms
 from protocol.randomness import RandomWords
 from protocol.study_state import StudyState
+from secagg.oneshot.moduli import Moduli
 from secagg.ring import Lane, Ring, Vector
 
 TOTAL_NAME = "all"  # of the devices of a study without segments
 SUMS_ARRAY = "number sums"  # of the study state: rows n, S and Q, with a column per segment
-CHECKS, CHECK_PRIME = 3, 16_777_213  # the largest prime below 2^24
+_CHECK_PRIME = 16_777_213  # of pairwise sums, the largest below 2^24
+_MIN_CHECK_VALUES = 2**60  # of all checks together
+_MAX_DIGITS = 8  # of a square
 _MAX_NUMBER = 1e100
 _SUM_LIMIT = 2**63  # sums of squares over all rounds are signed 64-bit integers
 
@@ -117,16 +127,36 @@ class NumberSumsPlan(Plan):
     @property
     def ring(self) -> Ring:
         """Return lanes of the numbers of devices, the sums, the squares, and the checks."""
-        return _ring(self.question, self.terms)
+        return self.format.ring
 
-    def checks_of(self, sums: Integers) -> Integers:
-        """Return the checks of `sums`, the rows n, S and Q with a column per segment."""
-        drawn = Lane(CHECK_PRIME, CHECKS * sums.size)
+    @property
+    def format(self) -> "SumFormat":
+        return _format(self.question, self.terms)
+
+    def vector_of(self, digits: Integers) -> Vector:
+        """Return rows of digits of n, S and Q with a column per segment, and their checks."""
+        lanes = self.ring.lanes
+        ends = np.cumsum([lane.length for lane in lanes])[:-1]
+        parts = np.split(np.append(digits, self.checks_of(digits)), ends)
+        return tuple(part.astype(lane.dtype) for lane, part in zip(lanes, parts, strict=True))
+
+    def checks_of(self, digits: Integers) -> Integers:
+        """Return the checks of rows of digits."""
+        lane = self.ring.lanes[-1]
+        drawn = Lane(lane.q, lane.length * digits.size)
         factors = drawn.uniform(seeded_stream(bytes.fromhex(self.seed), "number sums"))
-        rows = factors.astype(np.int64).reshape(CHECKS, -1)
-        products = rows * (sums.ravel() % CHECK_PRIME) % CHECK_PRIME
-        checks: Integers = products.sum(axis=1) % CHECK_PRIME
+        rows = factors.astype(np.int64).reshape(lane.length, -1)
+        products = rows * (digits.ravel() % lane.q) % lane.q
+        checks: Integers = products.sum(axis=1) % lane.q
         return checks
+
+
+class SumFormat(NamedTuple):
+    """The lanes of the sums, and the digits of n, S and Q in `base`."""
+
+    ring: Ring
+    base: int
+    digits: tuple[int, int, int]
 
 
 _FORM: Final = QuestionForm(
@@ -189,24 +219,25 @@ class NumberSums(SumMechanism[NumberSumsQuestion, NumberSumsPlan]):
         values = device_values(question.domain, histograms)
         values = values[values < question.domain.value_count]  # others hold no number
         segments, cells = np.divmod(values.astype(np.int64), question.interval.cells)
-        sums = np.zeros((3, len(question.segments)), np.int64)
-        for row, amounts in zip(sums, (np.ones_like(cells), cells, cells**2), strict=True):
-            np.add.at(row, segments, amounts)
-        lanes = plan.ring.lanes
-        parts = [*sums, plan.checks_of(sums)]
-        return tuple(part.astype(lane.dtype) for lane, part in zip(lanes, parts, strict=True))
+        _, base, digits = plan.format
+        sums = np.zeros((sum(digits), len(question.segments)), np.int64)
+        rows = iter(sums)
+        for amounts, count in zip((np.ones_like(cells), cells, cells**2), digits, strict=True):
+            for place in range(count):
+                np.add.at(next(rows), segments, amounts // base**place % base)
+        return plan.vector_of(sums)
 
     def fault(self, plan: NumberSumsPlan, total: Vector, participants: int) -> str | None:
         """Return the law that `total` breaks: the checks, and what n integers up to K - 1 can have.
 
-        A random vector breaks no law with probability 2^-71 at most. One lying device is not
+        A random vector breaks no law with probability 2^-60 at most. One lying device is not
         detected if it changes all elements so that the laws still hold. Then it may move the mean
         of its cohort to any number of the interval, and count as all devices of its cohort.
         """
-        sums = _rows_of(total)
-        if (plan.checks_of(sums) != total[-1].astype(np.int64)).any():
+        elements = np.concatenate(total[:-1]).astype(np.int64)
+        if (plan.checks_of(elements) != total[-1].astype(np.int64)).any():
             return "the checks are not those of the sums"
-        devices, cells, squares = ([int(each) for each in row] for row in sums)
+        devices, cells, squares = _rows_of(plan, total)
         if sum(devices) > participants:
             return "there are more numbers than devices"
         largest = plan.question.interval.cells - 1
@@ -221,7 +252,7 @@ class NumberSums(SumMechanism[NumberSumsQuestion, NumberSumsPlan]):
         self, plan: NumberSumsPlan, total: Vector, participants: int, state: StudyState
     ) -> Answer:
         del participants  # only some of them hold a number
-        sums = _rows_of(total)
+        sums = np.array(_rows_of(plan, total), np.int64)
         sums[:, sums[0] < plan.question.threshold] = 0
         shown = int(np.count_nonzero(sums[0]))
         estimates = tuple(_device_counts(plan.question, sums))
@@ -281,9 +312,16 @@ def _inner(domain: Domain) -> Domain:
     return domain.inner if isinstance(domain, Product) else domain
 
 
-def _rows_of(total: Vector) -> Integers:
+def _rows_of(plan: NumberSumsPlan, total: Vector) -> list[list[int]]:
     """Return the rows n, S and Q of a sum, without its checks."""
-    return np.stack([row.astype(np.int64) for row in total[:-1]])
+    _, base, digits = plan.format
+    return [
+        [
+            sum(digit * base**place for place, digit in enumerate(column))
+            for column in lane.reshape(count, -1).T.tolist()
+        ]
+        for lane, count in zip(total[:-1], digits, strict=True)
+    ]
 
 
 def _device_counts(question: NumberSumsQuestion, sums: Integers) -> list[Estimate]:
@@ -306,11 +344,35 @@ def _smallest_squares(n: int, total: int) -> int:
     return n * low**2 + larger * (2 * low + 1)
 
 
-def _ring(question: NumberSumsQuestion, terms: Terms) -> Ring:
+def _format(question: NumberSumsQuestion, terms: Terms) -> SumFormat:
     largest, segments = question.interval.cells - 1, len(question.segments)
+    if terms.is_one_shot:
+        return _one_shot_format(largest, segments, terms.max_devices, terms.moduli)
     bounds = [terms.max_devices * largest**power for power in range(3)]
     lanes = [Lane(terms.moduli.above(bound), segments) for bound in bounds]
-    return Ring((*lanes, Lane(CHECK_PRIME, CHECKS)))
+    return SumFormat(Ring((*lanes, Lane(_CHECK_PRIME, 3))), largest**2 + 2, (1, 1, 1))
+
+
+@lru_cache(256)
+def _one_shot_format(largest: int, segments: int, devices: int, moduli: Moduli) -> SumFormat:
+    formats = list[SumFormat]()
+    for count in range(1, _MAX_DIGITS + 1):
+        base = _smallest_base(largest**2, count)
+        with suppress(ValueError):  # a prime above 2^26 is needed
+            p = moduli.above(devices * (base - 1))
+            of_number = next(n for n in range(1, count + 1) if base**n > largest)
+            digits = 1, of_number, count
+            checks = next(n for n in range(1, 61) if p**n >= _MIN_CHECK_VALUES)
+            lengths = *(segments * each for each in digits), checks
+            formats.append(SumFormat(Ring(tuple(Lane(p, n) for n in lengths)), base, digits))
+    if not formats:
+        raise ValueError("sums of numbers need a prime above 2^26: use fewer digits or devices")
+    return min(formats, key=lambda each: moduli.nbytes(each.ring))
+
+
+def _smallest_base(largest: int, digits: int) -> int:
+    """Return the smallest base from 2 in which `largest` has `digits` digits or fewer."""
+    return first_true(lambda base: base**digits > largest, 2, largest + 2)
 
 
 def _check_size(question: NumberSumsQuestion, terms: Terms, rounds: int) -> None:
@@ -321,7 +383,7 @@ def _check_size(question: NumberSumsQuestion, terms: Terms, rounds: int) -> None
             f"squares of {cells:,} cells are too large for {terms.max_devices:,} devices in each "
             f"of {rounds:,} rounds: use fewer digits, or fewer rounds"
         )
-    needed = -(-8 * terms.moduli.nbytes(_ring(question, terms)) // WORD_BITS)
+    needed = -(-8 * terms.moduli.nbytes(_format(question, terms).ring) // WORD_BITS)
     if needed > question.words:
         raise ValueError(
             f"{question.words} words are too few: the sums of {len(question.segments):,} segments "

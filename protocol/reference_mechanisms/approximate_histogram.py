@@ -64,6 +64,7 @@ from protocol.mechanisms.iblt.sampled_table import (
     max_cells,
     worst_case_threshold,
 )
+from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler
 from protocol.mechanisms.sampled_counts import round_count_history
 from protocol.numerics.array_types import Floats, Keys
 from protocol.public_model import Hex32
@@ -83,6 +84,7 @@ from protocol.reference_mechanisms.subsampled_iblt import (
     theorem_parameters,
 )
 from protocol.study_state import StudyState
+from secagg.oneshot.moduli import Moduli
 from secagg.ring import Ring, Vector
 
 # Arrays of the study state: one sketch and one seed for each round, and one seed for all.
@@ -115,6 +117,14 @@ class ApproximateHistogramQuestion(SumQuestion):
     def min_reported_count(self) -> float:
         """Return 1 for the theorem's rule, which reports what half of the tables list."""
         return 1 if self.rule == "theorem" else self.threshold
+
+    def moduli(self, terms: Terms, t: float) -> Moduli:
+        """Return the moduli of tables and sketch: in a one-shot sum the prime that holds both."""
+        if not terms.is_one_shot:
+            return terms.moduli
+        units = ThresholdSampler(t, self.contribution).max_device_units
+        largest = terms.max_devices * max(units, 2 * self.contribution)  # counts have a sign
+        return terms.moduli.fixed(terms.moduli.above(largest))
 
 
 class HistogramSizes(NamedTuple):
@@ -286,8 +296,9 @@ def _practical_sizes(question: ApproximateHistogramQuestion, terms: Terms) -> Hi
     half = question.model_copy(update={"words": question.words // 2})
     t = max(1.0, min(worst_case_threshold(half, terms), question.threshold / 2))
     rows = question.rows or 5
-    q = cell_modulus(terms.max_devices * question.contribution, terms.moduli, signed=True)
-    width = max(2, terms.moduli.max_length(q, half.nbytes) // rows)
+    moduli = question.moduli(terms, t)
+    q = cell_modulus(terms.max_devices * question.contribution, moduli, signed=True)
+    width = max(2, moduli.max_length(q, half.nbytes) // rows)
     return HistogramSizes(t, 1, max_cells(half, terms, t), rows, width)
 
 
@@ -312,7 +323,7 @@ def _sketch(
         max_count=terms.max_devices * question.contribution,
         location_seed=bytes.fromhex(location_seed),
         sign_seed=bytes.fromhex(seed),
-        moduli=terms.moduli,
+        moduli=question.moduli(terms, sizes.t),
     )
 
 

@@ -71,7 +71,10 @@ def suitable_prime(least: int) -> int:
     while not (is_prime(p) and 1 in (p % 12, p % 20)):
         p += 1
     if p >= MAX_PRIME:
-        raise ValueError(f"one-shot sums have a prime below 2^26, {least} is too large")
+        raise ValueError(
+            f"one-shot sums count to less than 2^26, not to {least:,}: use fewer devices, a "
+            "smaller contribution or a larger epsilon"
+        )
     return p
 
 

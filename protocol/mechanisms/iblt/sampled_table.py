@@ -246,13 +246,13 @@ def _worst_case_cell(question: SumQuestion, terms: Terms, t: float) -> CellForma
             f"{terms.max_devices:,} devices with {question.contribution} items each may hold one "
             f"item {max_value:,} times; a cell counts to less than {_VALUE_LIMIT:,}"
         )
-    return _cell(question, terms.moduli, max_value, terms.max_devices * sampler.max_device_units)
+    total = terms.max_devices * sampler.max_device_units
+    return _cell(question, question.moduli(terms, t), max_value, total)
 
 
 def _cell(question: SumQuestion, moduli: Moduli, max_value: int, total: int) -> CellFormat:
     domain, evidence = question.domain, _evidence(question)
-    bounds = domain.bound, max_value, total
-    return CellFormat(domain.chunks, *bounds, evidence, moduli=moduli)
+    return CellFormat(domain.chunks, domain.bound, max_value, total, evidence, moduli)
 
 
 def _with_full_evidence(cell: CellFormat) -> CellFormat:

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.numerics.array_types import Indices, Keys
+from protocol.numerics.array_types import Flags, Indices, Keys
 from protocol.sketches.iblt.layout import estimate_keys
 from protocol.sketches.iblt.numpy_peeling import K, V
 from protocol.sketches.iblt.peeling import Peeling, inverses
@@ -180,7 +180,7 @@ def _plausible_splits(peeling: Peeling, known: KnownKeys, splits: CellSplits) ->
     remaining = (peeling.rows[splits.cell, K:].astype(np.uint64) + p - subtracted) % p
     elements = remaining * inverses(_MAX_CELL_VALUE, int(p))[rest][:, np.newaxis] % p
     keys = sketch.cell.keys_of(elements)
-    fits = (keys < sketch.cell.key_bound).all(axis=1)
+    fits: Flags = np.all(keys < sketch.cell.key_bound, axis=1)
     splits, rest, elements, keys = splits[fits], rest[fits], elements[fits], keys[fits]
     fits = (sketch.elements(keys) == elements).all(axis=1)
     splits, rest, keys = splits[fits], rest[fits], keys[fits]

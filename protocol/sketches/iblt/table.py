@@ -166,7 +166,8 @@ class CellFormat:
 
 def _radix(cell: CellFormat, p: int, parts: int) -> int:
     # The largest chunk has only the remaining digits: 2^18 chunks in 19 bits have 2.
-    return min((p**parts - 1) // max(1, cell.key_bound - 1), _MAX_RADIX)
+    digits: int = (p**parts - 1) // max(1, cell.key_bound - 1)
+    return min(digits, _MAX_RADIX)
 
 
 @lru_cache(1024)
