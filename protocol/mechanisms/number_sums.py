@@ -197,7 +197,7 @@ class NumberSums(SumMechanism[NumberSumsQuestion, NumberSumsPlan]):
     plan_type = NumberSumsPlan
     description = Description(
         purpose="mean, sum and variance of numbers, exact, also by segment",
-        cost="24 bytes or fewer per round and segment",
+        cost="40 bytes or fewer per round and segment",
         form=_FORM,
         counted="segment",
     )

@@ -20,6 +20,7 @@ from protocol.sketches.iblt.decoding import decode_table
 from protocol.sketches.iblt.layout import capacity
 from protocol.sketches.iblt.peeling import Peeling
 from protocol.sketches.iblt.table import CellFormat, Iblt
+from secagg.oneshot.moduli import PAIRWISE, Moduli
 from tests.protocol.conftest import PEELING, use
 from tests.protocol.sketches.iblt.tables import garbage
 
@@ -89,8 +90,9 @@ def test_other_threads_go_on_meanwhile(kernel: Callable[[], Callable[[], object]
 @pytest.mark.parametrize("spoiled", [False, True])
 def test_the_reference_lists_the_same_items(load: float, spoiled: bool) -> None:
     rng = np.random.default_rng(int(100 * load))
-    for chunks, cells in ((1, 60), (2, 300), (1, 1_191)):
-        cell = CellFormat(chunks, 2**18, 10_000, 10**6)
+    pairwise, one_shot = (10**6, 120, PAIRWISE), (6_000, 120, Moduli(13))  # two parts
+    for chunks, cells, lanes in ((2, 300, pairwise), (2, 60, one_shot), (1, 1_191, one_shot)):
+        cell = CellFormat(chunks, 2**18, 6_000, *lanes)
         table = Iblt(cell, cells, rng.bytes(32))
         drawn = rng.integers(0, 2**18, (int(load * capacity(cells)), chunks), np.uint64)
         keys = np.unique(drawn, axis=0)
@@ -141,12 +143,14 @@ import numpy as np
 
 from protocol.sketches.iblt.decoding import decode_table
 from protocol.sketches.iblt.table import CellFormat, Iblt
+from secagg.oneshot.moduli import PAIRWISE, Moduli
 
 rng = np.random.default_rng(1)
 for number in range(24):  # each size twice
     chunks, cells = number % 3 + 1, (4, 60, 300, 1206)[number % 4]
-    bounds = int(rng.choice([200, 2**18])), int(rng.choice([7, 10_000])), 500_000
-    cell = CellFormat(chunks, *bounds, evidence=int(rng.choice([1, 120])))
+    bounds = int(rng.choice([200, 2**18])), int(rng.choice([7, 10_000])), 20_000
+    lanes = PAIRWISE, Moduli(13), Moduli(13).fixed(20_029)
+    cell = CellFormat(chunks, *bounds, int(rng.choice([1, 120])), lanes[rng.integers(3)])
     table = Iblt(cell, cells, rng.bytes(32))
     keys = np.unique(rng.integers(0, bounds[0], (cells, chunks), np.uint64), axis=0)
     vector = table.insert(keys, np.minimum(rng.zipf(1.7, len(keys)), bounds[1]))

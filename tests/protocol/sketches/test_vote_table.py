@@ -1,6 +1,7 @@
 """Tables of votes are read whole except with the stated probability, and never read wrong."""
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -21,7 +22,7 @@ from protocol.sketches.vote_table import (
     max_votes,
     min_width,
 )
-from secagg.oneshot.moduli import PAIRWISE
+from secagg.oneshot.moduli import PAIRWISE, Moduli
 
 SEED = bytes(range(32))
 
@@ -43,12 +44,14 @@ def is_read(votes_table: VoteTable, numbers: Integers, votes: Integers) -> bool:
     return decoded.tolist() == numbers.tolist() and decoded_votes.tolist() == votes.tolist()
 
 
-@given(st.dictionaries(st.integers(0, 10**9 - 1), st.integers(1, 5), max_size=20))
-def test_what_was_inserted_is_read(held: dict[int, int]) -> None:
+@pytest.mark.parametrize("moduli", [PAIRWISE, Moduli(13)])
+@given(held=st.dictionaries(st.integers(0, 10**9 - 1), st.integers(1, 5), max_size=20))
+def test_what_was_inserted_is_read(moduli: Moduli, held: dict[int, int]) -> None:
     """Fails with probability 1e-9 per example."""
     numbers = np.array(sorted(held), np.int64)
     votes = np.array([held[number] for number in numbers.tolist()], np.int64)
-    votes_table = table(10**9, 100)
+    votes_table = replace(table(10**9, 100), moduli=moduli)
+    assert votes_table.cell.parts == (1 if moduli is PAIRWISE else 4)
     vector = votes_table.insert(numbers, votes)
     votes_table.ring.check(vector)
     decoded, decoded_votes = votes_table.decode(vector)

@@ -1,6 +1,9 @@
 """A table lists all that was put into it, or reports that it cannot."""
 
+import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +16,8 @@ from protocol.sketches.iblt.layout import capacity, cells_for, largest_fitting_c
 from protocol.sketches.iblt.numpy_peeling import ENTRIES, K, V
 from protocol.sketches.iblt.peeling import Peeling
 from protocol.sketches.iblt.table import DEFAULT_EVIDENCE, CellFormat, Iblt
+from secagg.oneshot.field import suitable_prime
+from secagg.oneshot.moduli import PAIRWISE, Moduli
 from secagg.ring import Vector
 from tests.protocol.sketches.iblt.tables import SEED, Held, contents, garbage, insert, listed
 
@@ -20,6 +25,9 @@ pytestmark = pytest.mark.usefixtures("peels")
 SMALL_TABLE = Iblt(
     CellFormat(chunks=2, key_bound=2**24, value_bound=1000, total_bound=10**6), 60, SEED
 )
+
+
+ONE_SHOT = Moduli(13)
 
 
 def places(table: Iblt, *key: int) -> list[int]:
@@ -60,6 +68,29 @@ def test_the_largest_values_and_keys_come_back(value_bound: int) -> None:
     assert listed(decode_table(table, insert(table, held))) == held
 
 
+@pytest.mark.parametrize("parts", [1, 2, 3, 4])
+def test_tables_of_one_prime_list_what_tables_of_powers_of_two_do(parts: int) -> None:
+    """Keys of 2 chunks with 11 hash digits each take `parts` elements below p."""
+    pairwise, rng = CellFormat(2, 97_336, 3, 36), np.random.default_rng(parts)
+    p = suitable_prime(math.ceil((11 * 97_335 + 1) ** (1 / parts)))
+    cell = replace(pairwise, moduli=ONE_SHOT.fixed(p))
+    assert (cell.p, cell.count_modulus, cell.parts) == (p, p, parts)
+    for number in range(20):
+        seed, count = rng.bytes(32), int(rng.integers(1, 13))
+        keys = rng.integers(0, 97_336, (count, 2), np.uint64)
+        keys[0] = 97_335
+        values = rng.integers(1, 4, count)
+        tables = [Iblt(each, 4 * (5 + number // 2), seed) for each in (pairwise, cell)]
+        totals = [table.insert(keys, values) for table in tables]
+        first, other = map(decode_table, tables, totals)
+        assert tables[1].fault(totals[1], 36) is None
+        assert (listed(first), first.complete) == (listed(other), other.complete)
+        lane = totals[1][1]
+        lane[number] = (lane[number] + 1) % p
+        assert tables[1].fault(totals[1], 36) is not None
+        assert not decode_table(tables[1], totals[1]).complete
+
+
 def test_a_table_of_100_000_keys_is_read() -> None:
     table = Iblt(CellFormat(1, 2**24, 7, 700_000), cells_for(100_000), SEED)
     inserted, values = random_rows(table, 100_000, np.random.default_rng(1))
@@ -80,11 +111,14 @@ class Outcomes:
     wrong: int = 0
 
 
-def outcomes(evidence: int, cells: int, load: float, rounds: int) -> Outcomes:
+def outcomes(
+    evidence: int, cells: int, load: float, rounds: int, moduli: Moduli = PAIRWISE
+) -> Outcomes:
     """List `rounds` tables that hold `load` times what 97% of them are read with."""
     rng, seen = np.random.default_rng([evidence, cells, int(load * 100)]), Outcomes()
+    cell = CellFormat(1, 97_336, 600, 600, evidence, moduli)
     for _ in range(rounds):
-        table = Iblt(CellFormat(1, 97_336, 10_000, 10**6, evidence), cells, rng.bytes(32))
+        table = Iblt(cell, cells, rng.bytes(32))
         inserted, values = random_rows(table, int(capacity(cells) * load), rng)
         held = dict(zip(map(tuple, inserted.tolist()), values.tolist(), strict=True))
         decoded = decode_table(table, table.insert(inserted, values))
@@ -100,11 +134,12 @@ def outcomes(evidence: int, cells: int, load: float, rounds: int) -> Outcomes:
 
 @pytest.mark.parametrize("cells", [152, 1191])
 @pytest.mark.parametrize("load", [1.1, 1.25])
-@pytest.mark.parametrize("evidence", [1, 4])
+@pytest.mark.parametrize(("evidence", "moduli"), [(1, PAIRWISE), (4, PAIRWISE), (4, ONE_SHOT)])
 def test_false_keys_stay_below_the_bound_that_is_stated(
-    evidence: int, load: float, cells: int
+    evidence: int, moduli: Moduli, load: float, cells: int
 ) -> None:
-    seen = outcomes(evidence, cells, load, 100 if cells == 152 else 40)
+    assert CellFormat(1, 97_336, 600, 600, evidence, moduli).parts == 1 + (moduli is ONE_SHOT)
+    seen = outcomes(evidence, cells, load, 100 if cells == 152 else 40, moduli)
     assert 0 < seen.false < seen.bound  # about a fifth of it is seen
     assert seen.wrong == 0
 
@@ -316,6 +351,41 @@ def test_the_key_lane_is_as_narrow_as_the_evidence_allows(
     cell = CellFormat(chunks, key_bound, 10_000, 10_000, evidence)
     assert (cell.p.bit_length(), cell.radix, cell.bits) == (bits, radix, 14 + chunks * bits)
     assert cell.false_digit_probability == pytest.approx(radix**-chunks)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "key_bound", "total", "evidence", "cell"),
+    [
+        (1, 11**5, 3_000, 120, (4_421, 2, 121)),
+        (1, 2**18, 60, 120, (97, 4, 337)),
+        (2, 2**24, 30_000, 120, (30_013, 2, 53)),
+        (1, 11**5, 200_000, 1, (200_017, 1, 1)),
+        (1, 2**24, 2**25, 120, (33_554_473, 2, 67_109_032)),
+        (1, 1, 1, 1, (13, 1, 12)),
+    ],
+)
+def test_a_cell_of_one_prime_has_the_fewest_bits(
+    chunks: int, key_bound: int, total: int, evidence: int, cell: tuple[int, int, int]
+) -> None:
+    chosen = CellFormat(chunks, key_bound, 1, total, evidence, ONE_SHOT)
+    assert (chosen.p, chosen.parts, chosen.radix) == cell
+    for p in map(suitable_prime, range(total + 1, 70_000, 97)):
+        with suppress(ValueError):  # it is too small
+            assert chosen.bits <= replace(chosen, moduli=ONE_SHOT.fixed(p)).bits
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"total_bound": 2**26}, "use fewer devices"),
+        ({"total_bound": 10**7, "key_bound": 2**24, "evidence": 2**40}, "use fewer hash bits"),
+        ({"total_bound": 100, "moduli": ONE_SHOT.fixed(97)}, "sums up to 100 wrap"),
+    ],
+)
+def test_cells_without_a_prime_are_refused(changes: dict[str, Any], reason: str) -> None:
+    sound = {"chunks": 1, "key_bound": 10, "value_bound": 10, "moduli": ONE_SHOT}
+    with pytest.raises(ValueError, match=reason):
+        CellFormat(**(sound | changes))
 
 
 @pytest.mark.parametrize("size", [0, 31, 33])
