@@ -6,20 +6,30 @@ import pytest
 
 from protocol.api.one_shot import joined_lanes, message_bytes
 from protocol.mechanisms.registry import SUM_MECHANISMS
-from tests.support.one_shot_lanes import CASES, COMMITTEES, largest_ratio, plans_of, terms_of
+from secagg.oneshot.field import suitable_prime
+from tests.support.one_shot_lanes import CASES, COMMITTEES, largest_ratio, plans_of
 
 # Of vectors with narrow lanes; those of operators have the primes that suffice for few members.
 NARROW_BOUNDS = dict(zip(COMMITTEES, (1.02, 1.05, 1.08, 1.15), strict=True))
-WIDE_BOUND = 1.01
+WIDE_BOUND, DIGITS_BOUND = 1.01, 1.2  # of tables and counts, and of sums of numbers in digits
 SMALL_CASES = [case for case, (devices, _) in CASES.items() if devices <= 1000]
 
 
 @pytest.mark.parametrize("case", SMALL_CASES)
 def test_prime_lanes_take_few_more_bytes_than_lanes_modulo_powers_of_two(case: str) -> None:
     plans, is_narrow = plans_of(case, None), "tracked" in case
+    wide = DIGITS_BOUND if case == "number-sums" else WIDE_BOUND
     for committee, bound in NARROW_BOUNDS.items():
         prime, usual = largest_ratio(plans, committee)
-        assert prime <= usual * (bound if is_narrow else WIDE_BOUND) + 1
+        assert prime <= usual * (bound if is_narrow else wide) + 1
+
+
+@pytest.mark.parametrize("case", [case for case in SMALL_CASES if "tracked" not in case])
+def test_all_lanes_have_one_prime(case: str) -> None:
+    for committee in ("7 operators", "300 of 1,000 volunteers"):
+        for plan in plans_of(case, committee):
+            (p,) = {lane.q for lane in SUM_MECHANISMS[plan.mechanism].ring(plan).lanes}
+            assert plan.terms.moduli.min_prime <= p == suitable_prime(p)
 
 
 @pytest.mark.parametrize("committee", COMMITTEES)
@@ -51,13 +61,3 @@ def test_the_largest_committee_can_share_all_lanes(case: str) -> None:
         smallest = plan.terms.moduli.min_prime
         assert all(lane.q >= smallest for lane in joined_lanes(plan).joined.lanes)
         assert message_bytes(plan) > 0  # which refuses lanes that are not shared
-
-
-def test_narrow_counters_of_one_prime_share_a_group() -> None:
-    plans: list[Any] = plans_of("tracked, 60 devices", "100 of 200 volunteers")
-    terms = terms_of(60, "100 of 200 volunteers")
-    widths = [[group.bits for group in plan.counter_groups] for plan in plans]
-    assert any(widths)
-    for bits in widths:
-        primes = [terms.moduli.above(2**width - 1) for width in bits]
-        assert len(set(primes)) == len(primes)

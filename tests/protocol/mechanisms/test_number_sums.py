@@ -19,11 +19,15 @@ from protocol.question_and_plan import Terms
 from protocol.study_state import EMPTY_STATE, StudyState
 from secagg.ring import Vector
 from tests.protocol.chance import seeded
+from tests.protocol.mechanism_examples import ONE_SHOT_TERMS
 
 MECHANISM = NumberSums()
 # Whole numbers from 0 to 99 are the middles of their cells.
 PERCENTS = NumericInterval(low=-0.5, high=99.5, alpha=10, length=2)
 SEGMENTED = Product(segments=("north", "south", "west"), inner=PERCENTS)
+
+
+each_kind = pytest.mark.parametrize("kind", ["pairwise", "one-shot"])
 
 
 def question(**own: object) -> NumberSumsQuestion:
@@ -32,8 +36,11 @@ def question(**own: object) -> NumberSumsQuestion:
     )
 
 
-def first(asked: NumberSumsQuestion, devices: int = 1000, rounds: int = 3) -> NumberSumsPlan:
-    terms = Terms(cohort_size=devices, minimum=5)
+def first(
+    asked: NumberSumsQuestion, devices: int = 1000, rounds: int = 3, kind: str = "pairwise"
+) -> NumberSumsPlan:
+    committee = None if kind == "pairwise" else ONE_SHOT_TERMS.committee
+    terms = Terms(cohort_size=devices, minimum=5, sum=kind, committee=committee)
     return MECHANISM.first_plan(asked, terms, "numbers", rounds, random.Random(1))
 
 
@@ -49,11 +56,14 @@ def summaries(plan: NumberSumsPlan, state: StudyState) -> dict[str | None, Numbe
     return {row.segment: row for row in NumberSums().number_summaries(plan, state).results}
 
 
-@given(st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=9), min_size=1, max_size=3))
+@each_kind
+@given(
+    rounds=st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=9), min_size=1, max_size=3)
+)
 def test_whole_numbers_have_their_exact_mean_and_variance_over_all_rounds(
-    rounds: list[list[int]],
+    kind: str, rounds: list[list[int]]
 ) -> None:
-    plan, state = first(question()), EMPTY_STATE
+    plan, state = first(question(), kind=kind), EMPTY_STATE
     for held in rounds:
         state = add_round(plan, [str(number) for number in held], state)
     numbers = [number for held in rounds for number in held]
@@ -72,8 +82,9 @@ def test_whole_numbers_have_their_exact_mean_and_variance_over_all_rounds(
     assert -0.5 <= result.mean_low <= result.mean <= result.mean_high <= 99.5
 
 
-def test_segments_are_summed_apart_and_add_up_to_the_total() -> None:
-    plan = first(question(domain=SEGMENTED))
+@each_kind
+def test_segments_are_summed_apart_and_add_up_to_the_total(kind: str) -> None:
+    plan = first(question(domain=SEGMENTED), kind=kind)
     state = add_round(plan, ["north:3", "north:5", "south:90"])
     state = add_round(plan, ["south:92", "west:0"], state)
     results = summaries(plan, state)
@@ -139,11 +150,42 @@ def test_the_server_deletes_sums_and_the_policys_threshold_is_the_default() -> N
     assert asked.min_reported_count == 5
 
 
+@pytest.mark.parametrize(
+    ("alpha", "length", "devices", "sums"),
+    [
+        (2, 1, 10, (2, (1, 1, 1), 13, 17)),
+        (10, 1, 1_000, (82, (1, 1, 1), 81_001, 4)),
+        (10, 3, 10**5, (100, (1, 2, 3), 9_900_101, 3)),
+        (10, 4, 10**4, (465, (1, 2, 3), 4_640_017, 3)),
+        (10, 6, 10**5, (252, (1, 3, 5), 25_100_017, 3)),
+    ],
+)
+def test_no_digit_of_all_devices_reaches_the_prime_of_a_one_shot_sum(
+    alpha: int, length: int, devices: int, sums: tuple[int, tuple[int, ...], int, int]
+) -> None:
+    domain = NumericInterval(low=0, high=1, alpha=alpha, length=length)
+    plan = first(question(domain=domain), devices, kind="one-shot")
+    (p,) = {lane.q for lane in plan.ring.lanes}
+    (ring, base, digits), checks = plan.format, plan.ring.lanes[-1].length
+    assert (base, digits, p, checks) == sums
+    assert ring == plan.ring
+    assert devices * (base - 1) < p < 2**26
+    assert base ** digits[2] > (alpha**length - 1) ** 2
+    assert p**checks >= 2**60
+    largest = MECHANISM.encode_sum(plan, [{"1": 1}] * min(devices, 50), seeded(1))
+    assert MECHANISM.fault(plan, largest, 50) is None
+
+
 def forged(plan: NumberSumsPlan, *columns: tuple[int, int, int]) -> Vector:
     """Return a sum of these (n, S, Q) with true checks, as of a device that knows the seed."""
+    _, base, counts = plan.format
     rows = np.array(columns, np.int64).T
-    parts = [*rows, plan.checks_of(rows)]
-    return tuple(part.astype(lane.dtype) for lane, part in zip(plan.ring.lanes, parts, strict=True))
+    digits = [
+        row // base**place % (base if place + 1 < count else 2**62)
+        for row, count in zip(rows, counts, strict=True)
+        for place in range(count)
+    ]
+    return plan.vector_of(np.array(digits))
 
 
 @pytest.mark.parametrize(
@@ -161,17 +203,19 @@ def forged(plan: NumberSumsPlan, *columns: tuple[int, int, int]) -> Vector:
         ([(2, 8, 33), (0, 0, 0), (0, 0, 0)], "not that of any numbers"),  # odd
     ],
 )
+@each_kind
 def test_sums_that_no_numbers_have_are_refused(
-    columns: list[tuple[int, int, int]], law: str | None
+    kind: str, columns: list[tuple[int, int, int]], law: str | None
 ) -> None:
-    plan = first(question(domain=SEGMENTED))
+    plan = first(question(domain=SEGMENTED), kind=kind)
     fault = MECHANISM.fault(plan, forged(plan, *columns), 10)
     assert fault is None if law is None else law in str(fault)
 
 
-def test_garbage_and_single_changes_fail_the_check() -> None:
+@each_kind
+def test_garbage_and_single_changes_fail_the_check(kind: str) -> None:
     """A random vector passes with probability 2^-60; a changed element never."""
-    plan, chance = first(question()), np.random.default_rng(3)
+    plan, chance = first(question(), kind=kind), np.random.default_rng(3)
     honest = MECHANISM.encode_sum(plan, [{str(n): 1} for n in range(50)], seeded(1))
     for lane in range(4):
         changed = [row.copy() for row in honest]
@@ -231,12 +275,13 @@ def test_questions_without_an_answer_are_refused(own: dict[str, object], reason:
         question(**own)
 
 
-def test_squares_that_could_wrap_are_refused_with_advice() -> None:
+@each_kind
+def test_squares_that_could_wrap_are_refused_with_advice(kind: str) -> None:
     fine = NumericInterval(low=0, high=1, alpha=4, length=24)
     with pytest.raises(ValueError, match="use fewer digits, or fewer rounds"):
-        first(question(domain=fine))
+        first(question(domain=fine), kind=kind)
     coarse = NumericInterval(low=0, high=1, alpha=4, length=13)
-    most = first(question(domain=coarse), devices=1500, rounds=1)
+    most = first(question(domain=coarse), devices=1500, rounds=1, kind=kind)
     total = MECHANISM.encode_sum(most, [{"1": 1}] * 1500, seeded(1))
     assert MECHANISM.fault(most, total, 1500) is None
     (result,) = (
