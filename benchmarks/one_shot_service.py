@@ -56,6 +56,7 @@ from protocol.randomness import system_words
 from secagg.keys import Identity
 from secagg.oneshot.committee import Committee
 from secagg.oneshot.message import make_message
+from secagg.oneshot.moduli import joined
 from secagg.ring import Vector
 
 MEMBERS_AWAY: Final = 0.1  # fraction of the volunteers
@@ -263,8 +264,7 @@ class _Burst:
             if plan.registry is not None and config.registrar is not None:
                 statement = plan.registry.enrolment_statement(identity.public)
                 enrolment = config.registrar.sign(statement)
-            joined = facts.lanes.join(vector)
-            message = make_message(facts.session, identity, enrolment, joined, rng)
+            message = make_message(facts.session, identity, enrolment, joined(vector), rng)
             messages[identity.public.hex()] = message.pack()
         return cls(view, messages, vector)
 

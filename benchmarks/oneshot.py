@@ -8,7 +8,7 @@ Each row has the figure of one-shot sums as its value, and that of a pairwise su
 vector as its reference: for a device, all bytes that it sends and all of its CPU time in a cohort
 of `--cohort` devices (rates of 0.1 and 0.2). Vectors are `tracked`, 490 elements of
 12 bits (735 bytes), and 1,000 or 5,000 elements of 16 bits. A pairwise sum adds modulo 2^b, and
-the lanes of a one-shot sum have the smallest primes above. The committee of 300 is drawn from
+the lane of a one-shot sum has the smallest suitable prime above. The committee of 300 is drawn from
 a million devices, of which a tenth is corrupt and a tenth away.
 
 Times are process CPU milliseconds of one thread. A device's is the median over all devices. Its
@@ -43,9 +43,9 @@ from secagg.oneshot.committee import (
 )
 from secagg.oneshot.member import Volunteered, volunteer
 from secagg.oneshot.message import DeviceMessage, Layout, make_message
+from secagg.oneshot.moduli import Moduli
 from secagg.oneshot.opening import open_sum
 from secagg.oneshot.parameters import CommitteeParameters, drawn_committee_parameters
-from secagg.oneshot.sharing import prime_ring
 from secagg.parameters import Assumptions
 from secagg.participant import join
 from secagg.ring import Lane, Ring, Vector
@@ -141,7 +141,8 @@ class OneShotRound:
         states = [volunteer(Identity.generate(rng), rng) for _ in range(parameters.members)]
         entries = tuple(state.register(plan, 0) for state in states)
         committee = sign_committee(Committee(plan, 0, parameters, entries), registrar)
-        ring, registry = prime_ring(Ring((lane,)), parameters), Registry(registrar.public, plan)
+        p, registry = Moduli.of(parameters).above(lane.q - 1), Registry(registrar.public, plan)
+        ring = Ring((Lane(p, lane.length),))
         session = OneShotSession(committee, ring, Registrar(registrar.public), 2, registry)
         return cls(session, states, registrar, rng)
 

@@ -90,8 +90,7 @@ MEMBERS = tuple(
     for n in range(3)
 )
 COMMITTEE = Committee(bytes(32), 1, CommitteeParameters(3, 0, 1, 2), MEMBERS)
-PRIME_RING = Ring((Lane(257, 5), Lane(65537, 3)))
-ONE_SHOT = OneShotSession(COMMITTEE, PRIME_RING, Operators(frozenset(), 0), 1)
+ONE_SHOT = OneShotSession(COMMITTEE, Ring((Lane(521, 8),)), Operators(frozenset(), 0), 1)
 ONE_SHOT_SUM_BYTES = ONE_SHOT.sharing.sum_bytes
 PACKED_ROWS = PackedRows.of(65537, 7)
 brief = fewer(0.4)
@@ -156,7 +155,7 @@ DECODERS = {
     "secagg.oneshot.sharing.Sharing.unpack_sum": Decoder(
         bytes(ONE_SHOT_SUM_BYTES),
         ONE_SHOT.sharing.unpack_sum,
-        lambda sums: ONE_SHOT.sharing.add_columns([row.reshape(1, -1) for row in sums]),
+        lambda sums: ONE_SHOT.sharing.add_columns(sums[np.newaxis]),
     ),
     "secagg.oneshot.field.PackedRows.unpack": Decoder(
         bytes(PACKED_ROWS.nbytes), _packed_row, lambda row: PACKED_ROWS.pack(row).tobytes()

@@ -23,8 +23,8 @@ from secagg.messages import (
 from secagg.oneshot.committee import Committee, OneShotSession, Operators
 from secagg.oneshot.member import volunteer_again
 from secagg.oneshot.message import Layout
+from secagg.oneshot.moduli import Moduli
 from secagg.oneshot.parameters import CommitteeParameters
-from secagg.oneshot.sharing import prime_ring
 from secagg.parameters import Assumptions, Parameters
 from secagg.ring import Lane, Ring
 from secagg.roster import (
@@ -132,11 +132,11 @@ class CommitteeCost:
         members = [volunteer_again(identity, key, _PLAN, 0) for identity, key in self._members]
         entries = tuple(member.register(_PLAN, 0) for member in members)
         identities = frozenset(entry.identity for entry in entries)
-        ring = prime_ring(Ring((Lane(2**16, self.words),)), self.parameters)
+        p = Moduli.of(self.parameters).above(2**16 - 1)
         committee = Committee(_PLAN, 0, self.parameters, entries)
         authority = Operators(identities, self.parameters.corrupt)
         registry = Registry(self._registrar.public, _PLAN) if self.has_registrar else None
-        return OneShotSession(committee, ring, authority, 1, registry)
+        return OneShotSession(committee, Ring((Lane(p, self.words),)), authority, 1, registry)
 
     @cached_property
     def layout(self) -> Layout:

@@ -20,6 +20,7 @@ from protocol.api.phases import MessageKind
 from secagg.errors import UnsafeRequestError
 from secagg.oneshot.committee import Committee
 from secagg.oneshot.message import DeviceMessage, make_message
+from secagg.oneshot.moduli import joined
 
 
 @dataclass
@@ -63,8 +64,8 @@ class OneShotParticipation(VectorParticipation):
         facts = self._round()
         vector = encode(plan, device.contribution, plan.terms.minimum, self.chance)
         enrolment = device.enrolment if facts.session.registry else b""
-        joined = facts.lanes.join(vector)
-        message = make_message(facts.session, device.identity, enrolment, joined, self.secrets)
+        session, chance = facts.session, self.secrets
+        message = make_message(session, device.identity, enrolment, joined(vector), chance)
         self.vector = vector
         return message
 

@@ -1,7 +1,7 @@
 """One-shot sum of a round: the facts that devices, members and the server compute from its plan.
 
-The lanes of a mechanism are modulo primes that the committee can share (`Terms.moduli`). Those of
-one prime travel as one lane (`secagg.oneshot.moduli`).
+The lanes of a mechanism are modulo one prime that the committee can share (`Terms.moduli`), and
+travel as one lane (`secagg.oneshot.moduli`).
 """
 
 from dataclasses import dataclass
@@ -20,8 +20,10 @@ from secagg.oneshot.committee import (
     Registrar,
 )
 from secagg.oneshot.message import Layout
-from secagg.oneshot.moduli import JoinedLanes
+from secagg.oneshot.moduli import one_lane
 from secagg.oneshot.parameters import CommitteeParameters
+from secagg.oneshot.sharing import Sharing
+from secagg.ring import Ring
 
 SUM_NUMBER = 0  # of the only sum of a round's plan
 VOLUNTEER_BYTES = ENTRY_BYTES + SIGNATURE_BYTES  # a volunteer's key, and its enrolment
@@ -29,9 +31,9 @@ VOLUNTEER_BYTES = ENTRY_BYTES + SIGNATURE_BYTES  # a volunteer's key, and its en
 
 @dataclass(frozen=True, slots=True)
 class OneShotRound:
-    """The lanes of a round's vectors, and the session of its sum."""
+    """The ring of a round's vectors, and the session of their sum in one lane."""
 
-    lanes: JoinedLanes
+    ring: Ring
     session: OneShotSession
 
     @classmethod
@@ -48,11 +50,9 @@ class OneShotRound:
             raise UnsafeRequestError("showed a committee of another round")
         if committee.parameters != _expected_parameters(plan.terms, len(committee.entries)):
             raise UnsafeRequestError("showed a committee with other parameters than the plan's")
-        lanes = joined_lanes(plan)
-        session = OneShotSession(
-            committee, lanes.joined, _authority(plan), plan.terms.minimum, plan.registry
-        )
-        return cls(lanes, session)
+        ring, minimum = _ring(plan), plan.terms.minimum
+        authority, registry = _authority(plan), plan.registry
+        return cls(ring, OneShotSession(committee, one_lane(ring), authority, minimum, registry))
 
 
 def committee_terms(plan: AnyPlan) -> AnyCommitteeTerms:
@@ -78,9 +78,8 @@ def _expected_parameters(terms: Terms, present: int) -> CommitteeParameters | No
         return None
 
 
-def joined_lanes(plan: AnyPlan) -> JoinedLanes:
-    """Return the lanes of the plan's vectors, as a committee sums them."""
-    return JoinedLanes.of(SUM_MECHANISMS[plan.mechanism].ring(plan))
+def _ring(plan: AnyPlan) -> Ring:
+    return SUM_MECHANISMS[plan.mechanism].ring(plan)
 
 
 def message_bytes(plan: AnyPlan) -> int:
@@ -96,5 +95,5 @@ def column_bytes(plan: AnyPlan) -> int:
 def _layout(plan: AnyPlan) -> Layout:
     terms = committee_terms(plan)
     parameters = terms.parameters_of(terms.largest)
-    has_registrar = plan.terms.registrar is not None
-    return Layout.of_ring(joined_lanes(plan).joined, parameters, has_registrar)
+    enrolment = 0 if plan.terms.registrar is None else SIGNATURE_BYTES
+    return Layout(enrolment, Sharing(one_lane(_ring(plan)).lanes[0], parameters))

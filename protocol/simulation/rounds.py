@@ -26,7 +26,7 @@ from protocol.numerics.array_types import Flags
 from protocol.question_and_plan import P, Plan
 from protocol.randomness import RandomWords, seeded_words
 from secagg.errors import RecoveryError
-from secagg.oneshot.moduli import JoinedLanes
+from secagg.oneshot.moduli import divided, joined, one_lane
 from secagg.oneshot.parameters import CommitteeParameters
 from secagg.oneshot.run import run_one_shot_sum
 from secagg.ring import Ring, Vector
@@ -317,17 +317,17 @@ def _sum_in_one_shot(cohort: SecureCohort, committee: CommitteeParameters) -> Co
     sending = [slot for slot in slots if cohort.dropouts.get(slot) not in PHASES_BEFORE_INPUT]
     if len(sending) < cohort.plan.terms.minimum:
         return None
-    lanes = JoinedLanes.of(cohort.ring)
     result = run_one_shot_sum(
-        lanes.joined,
-        [lanes.join(vector) for vector in cohort.vectors],
+        one_lane(cohort.ring),
+        [joined(vector) for vector in cohort.vectors],
         committee,
         Random(cohort.seed),
         sending,
         plan_digest=cohort.plan.digest(),
         number=cohort.number,
     )
-    return lanes.split(result.total), [cohort.members[slot] for slot in sorted(result.devices)]
+    total = divided(cohort.ring, result.total)
+    return total, [cohort.members[slot] for slot in sorted(result.devices)]
 
 
 def _attendance_of(n: int, dropouts: DropoutPhases) -> Attendance:

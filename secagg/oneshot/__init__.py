@@ -13,9 +13,9 @@ drop out, refuse or lie number at most D together.
 Read `run` first: one whole sum on one page. Then `parameters` (the numbers of a committee),
 `field` and `sharing` (packed shares and the degree test), `committee` (labels and the list of
 members), `message` (the message of a device), `member` (the chain of states of a member) and
-`opening` (the work of the server). `moduli` has the primes of a mechanism's lanes, and
-`joined_lanes` puts those of one prime together. Pads are X25519 agreements: an adversary with a
-quantum computer that has stored the messages reads them.
+`opening` (the work of the server). `moduli` has the prime of a mechanism's lanes, and joins them to
+one. Pads are X25519 agreements: an adversary with a quantum computer that has stored the messages
+reads them.
 
 Sources: packed shares of the vector itself for a committee [DisAgg], the degree test and its blind
 [Ligero], one message per device [OPA]. The agreement of the members on one set, complaints that

@@ -245,14 +245,14 @@ def sign_committee(committee: Committee, registrar: Identity) -> Committee:
 
 @dataclass(frozen=True)
 class OneShotSession:
-    """The public facts of one sum: committee, ring of prime lanes, authority, enrolled devices.
+    """The public facts of one sum: committee, ring of one lane, authority, enrolled devices.
 
     A member sums no set of fewer than `minimum` messages, which is a number of the plan. Without a
     `registry` any identity may send a message. The server alone vouches then that identities are
     different devices.
 
     Raises:
-        ValueError: if a lane is not modulo a prime that fits the committee.
+        ValueError: if the ring has not one lane, modulo a prime that fits the committee.
     """
 
     committee: Committee
@@ -270,7 +270,9 @@ class OneShotSession:
 
     @cached_property
     def sharing(self) -> Sharing:
-        return Sharing(self.ring, self.committee.parameters)
+        if len(self.ring.lanes) != 1:
+            raise ValueError(f"a one-shot sum has one lane, got {len(self.ring.lanes)}")
+        return Sharing(self.ring.lanes[0], self.committee.parameters)
 
     def check_authority(self) -> None:
         """Check that the authority made the committee; raises UnsafeRequestError if not."""

@@ -1,11 +1,8 @@
 """Prime fields GF(p): primes, exact matrix products, interpolation, and packed bytes.
 
-An array of elements has type uint64, and all elements are below p < 2^26. Products are exact:
-
-    elements   p < 2^32: a product fits in uint64; larger p: integers of Python
-    matrices   in float64, whose integers are exact up to 2^53. Both factors are split into limbs of
-               w bits, so that a sum of products of limbs stays below 2^53; p up to 2^21 or so has
-               one limb
+An array of elements has type uint64, and all elements are below p < 2^26, so that a product of two
+fits in it. Matrices are multiplied in float64, whose integers are exact up to 2^53: the left factor
+is split into limbs, if needed, so that a sum of products of a limb and an element stays below.
 
 Rows of elements are packed in base p: g elements become one integer below p^g, of b bits, where b
 is at most 53 and b / g is smallest. A language whose numbers are float64 can then join them, too.
@@ -24,15 +21,12 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from secagg.ring import Ring
-
 Elements: TypeAlias = NDArray[np.uint64]
 Bytes: TypeAlias = NDArray[np.uint8]
 
 MAX_PRIME: Final = 2**26
 _FLOAT_BITS = 53
 _WORD_BITS = 64
-_PRODUCT_BOUND = 2**32  # below it the product of two elements fits in uint64
 _MILLER_RABIN_BASES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)  # certain below 2^64
 
 
@@ -78,104 +72,43 @@ def suitable_prime(least: int) -> int:
     return p
 
 
-def check_prime_lanes(ring: Ring, points: int) -> None:
-    """Check that each lane is a prime field with `points` points other than 0.
+def check_prime(q: int, points: int) -> None:
+    """Check that GF(q) is a field of this module with `points` points other than 0.
 
     Raises:
-        ValueError: if a modulus is not a prime, or too small, or too large.
+        ValueError: if the modulus `q` is not a prime, or too small, or too large.
     """
-    for number, lane in enumerate(ring.lanes):
-        if not (points < lane.q < MAX_PRIME and is_prime(lane.q)):
-            raise ValueError(
-                f"lane {number}: a prime from {points + 1} to 2^26 expected, got {lane.q}"
-            )
+    if not (points < q < MAX_PRIME and is_prime(q)):
+        raise ValueError(f"a prime from {points + 1} to 2^26 expected, got {q}")
 
 
 class FieldMatrix:
     """A matrix over GF(p), prepared as the left factor of exact products.
 
-    `rows` is n x k, and the right factor k x c. If a limb of the left matrix has index a, and one
-    of the right index b, the product is the sum of 2^(w a) L_a R over all a, where L_a has side by
-    side the limbs a of 2^(w b) times the left matrix, and R has the limbs b of the right one.
+    `rows` is n x k, and the right factor k x c. The product is the sum of 2^(w a) L_a R over all a,
+    where L_a has the limbs of w bits with index a.
+
+    Raises:
+        ValueError: if k is so large that no limb has a bit.
     """
 
     def __init__(self, p: int, rows: Elements) -> None:
-        self.p = p
-        self.rows = rows
-        bits = (p - 1).bit_length()
-        self._bits = _limb_bits(bits, rows.shape[1])
-        self._count = -(-bits // self._bits)
-        shifted = [rows]
-        for _ in range(1, self._count):
-            shifted.append(self._shift(shifted[-1]))
-        self._limbs = [np.hstack(row) for row in zip(*map(self._split, shifted), strict=True)]
+        bits, inner = (p - 1).bit_length(), rows.shape[1]
+        width = min(bits, _FLOAT_BITS - bits - (inner - 1).bit_length())
+        if width < 1:
+            raise ValueError(f"a product over {inner} elements is too long to be exact")
+        self._p, self._width = p, np.uint64(width)
+        places, mask = np.arange(0, bits, width, dtype=np.uint64), np.uint64(2**width - 1)
+        self._limbs = [((rows >> place) & mask).astype(np.float64) for place in places]
 
     def __matmul__(self, right: Elements) -> Elements:
         """Return the product with `right`, modulo p."""
-        p = np.uint64(self.p)
-        stacked = np.vstack(self._split(right))
-        product = _residues(self._limbs[-1] @ stacked, p)
-        for limb in reversed(self._limbs[:-1]):
-            product = (self._shift(product) + _residues(limb @ stacked, p)) % p
+        factor = right.astype(np.float64)
+        product = np.zeros((), np.uint64)
+        for limb in reversed(self._limbs):
+            # float64 `%` would take ten times as long
+            product = ((product << self._width) + (limb @ factor).astype(np.uint64)) % self._p
         return product
-
-    def _split(self, elements: Elements) -> list[NDArray[np.float64]]:
-        if self._count == 1:
-            return [elements.astype(np.float64)]
-        mask = np.uint64(2**self._bits - 1)
-        places = (np.uint64(limb * self._bits) for limb in range(self._count))
-        return [((elements >> place) & mask).astype(np.float64) for place in places]
-
-    def _shift(self, elements: Elements) -> Elements:
-        """Return the elements times 2^w modulo p."""
-        remaining, room = self._bits, _WORD_BITS - self.p.bit_length()
-        while remaining:
-            step = min(remaining, room)
-            elements = (elements << np.uint64(step)) % np.uint64(self.p)
-            remaining -= step
-        return elements
-
-
-def _limb_bits(bits: int, inner: int) -> int:
-    """Return the largest w with `inner` products of each pair of limbs below 2^53 in total."""
-    for width in range(bits, 0, -1):
-        if inner * -(-bits // width) * 2 ** (2 * width) <= 2**_FLOAT_BITS:
-            return width
-    raise ValueError(f"a product over {inner} elements is too long to be exact")
-
-
-def _residues(sums: NDArray[np.float64], p: np.uint64) -> Elements:
-    return sums.astype(np.uint64) % p  # float64 `%` would take ten times as long
-
-
-def multiply(p: int, first: Elements, second: Elements) -> Elements:
-    """Return the products of elements modulo p, shapes as numpy broadcasts them."""
-    if p <= _PRODUCT_BOUND:
-        small: Elements = first * second % np.uint64(p)
-        return small
-    exact = first.astype(object) * second.astype(object) % p
-    large: Elements = exact.astype(np.uint64)
-    return large
-
-
-def sum_products(p: int, first: Elements, second: Elements) -> Elements:
-    """Return the sum over k of first[i, k] second[i, k, j] modulo p, shape i x j."""
-    products = multiply(p, first[:, :, np.newaxis], second)
-    return sum_elements(p, products, axis=1)
-
-
-def sum_elements(p: int, elements: Elements, axis: int) -> Elements:
-    """Return sums of at most 2^31 elements modulo p along `axis`."""
-    low = elements & np.uint64(2**32 - 1)
-    total: Elements = low.sum(axis=axis, dtype=np.uint64) % np.uint64(p)
-    if p <= _PRODUCT_BOUND:
-        return total
-    high = (elements >> np.uint64(32)).sum(axis=axis, dtype=np.uint64) % np.uint64(p)
-    for _ in range(16):  # 2^2 at a time: p is below 2^62
-        high = (high << np.uint64(2)) % np.uint64(p)
-    total += high
-    total %= np.uint64(p)
-    return total
 
 
 def lagrange_matrix(p: int, nodes: Sequence[int], points: Sequence[int]) -> Elements:
@@ -189,14 +122,14 @@ def lagrange_matrix(p: int, nodes: Sequence[int], points: Sequence[int]) -> Elem
     def inverse(gaps: NDArray[np.int64]) -> Elements:
         """Return 1 / gap, and 1 for a gap of 0."""
         positive = inverses[np.abs(gaps)]
-        return np.where(gaps < 0, np.uint64(p) - positive, positive)
+        return np.where(gaps < 0, p - positive, positive)
 
     weights = _product(p, inverse(at[:, np.newaxis] - at))
     gaps = to[:, np.newaxis] - at
     is_node = gaps == 0
     factors = np.where(is_node, 1, gaps) % p
-    terms = multiply(p, inverse(gaps), weights[np.newaxis])
-    matrix = multiply(p, _product(p, factors.astype(np.uint64))[:, np.newaxis], terms)
+    terms = inverse(gaps) * weights % p
+    matrix = _product(p, factors.astype(np.uint64))[:, np.newaxis] * terms % p
     return np.where(is_node.any(axis=1)[:, np.newaxis], is_node.astype(np.uint64), matrix)
 
 
@@ -212,7 +145,7 @@ def _product(p: int, rows: Elements) -> Elements:
     """Return the product of each row modulo p."""
     product = rows[:, 0]
     for column in range(1, rows.shape[1]):
-        product = multiply(p, product, rows[:, column])
+        product = product * rows[:, column] % p
     return product
 
 

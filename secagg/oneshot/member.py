@@ -29,6 +29,7 @@ Source: signatures under one set [Bonawitz17, section 6.1]; an addition of blind
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Final
 
 import numpy as np
 
@@ -43,6 +44,7 @@ from secagg.session import SingleStepState
 
 _BATCH_ROWS = 256  # messages that are unpacked and compared together, at most
 _BATCH_BYTES = 2**22  # of their columns: some fifty times as much memory
+_ERASED: Final = np.empty((0, 0), np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ class Volunteered:
 
 
 class _Checking:
-    """The messages that a member has checked so far, by digest, and its columns by lane."""
+    """The messages that a member has checked so far, by digest, and its shares."""
 
     def __init__(self, session: OneShotSession, member: int, pair: KeyPair) -> None:
         self.session = session
@@ -136,17 +138,13 @@ class _Checking:
         self.complaints = set[bytes]()
         self._pair = pair
         self._layout = Layout.of(session)
-        self._parts: list[list[Elements]] = [[] for _ in session.sharing.lanes]
+        self._batches = [np.empty((0, session.sharing.columns), np.uint64)]
         self._rows = 0
 
     @property
-    def shares(self) -> list[Elements]:
+    def shares(self) -> Elements:
         """Return the shares of all messages that devices signed, in the order of their places."""
-        lanes = zip(self.session.sharing.lanes, self._parts, strict=True)
-        return [
-            np.vstack(parts) if parts else np.zeros((0, lane.columns), np.uint64)
-            for lane, parts in lanes
-        ]
+        return np.vstack(self._batches)
 
     def add(self, columns: Iterable[bytes]) -> None:
         """Check `columns` in batches."""
@@ -174,14 +172,13 @@ class _Checking:
         if not messages:
             return
         shares, is_opened = self._open_shares(signed)
-        elements, is_valid = self.session.sharing.check(
+        is_valid = self.session.sharing.check(
             self.member,
             shares,
             _rows([column.proof for _, column in signed]),
             [opening.coin_key for opening, _ in signed],
         )
-        for parts, of_lane in zip(self._parts, elements, strict=True):
-            parts.append(of_lane)
+        self._batches.append(shares[:, : self.session.sharing.columns])
         for message, valid in zip(messages, (is_opened & is_valid).tolist(), strict=True):
             if valid:
                 self.valid.setdefault(message.digest, message)
@@ -189,10 +186,8 @@ class _Checking:
                 self.complaints.add(message.digest)
         self._rows += len(messages)
 
-    def _open_shares(
-        self, signed: Sequence[tuple[Opening, Column]]
-    ) -> tuple[list[Elements], Flags]:
-        """Return the shares of this member by lane, one row per message, and whether each is one.
+    def _open_shares(self, signed: Sequence[tuple[Opening, Column]]) -> tuple[Elements, Flags]:
+        """Return the shares of this member, one row per message, and whether each is one.
 
         A message is not valid if its key agrees on nothing secret, or a share is no packing.
         """
@@ -203,13 +198,13 @@ class _Checking:
         ]
         if self.member > self.session.parameters.corrupt:
             packed = [self._decrypt(*each, secret) for each, secret in pairs]
-            shares, is_packed = sharing.shares_in(_rows(packed))
+            shares, is_packed = sharing.share_packing.unpack(_rows(packed))
             return shares, is_secret & is_packed
         streams = (
             self.session.expansion(opening.label, self.member).keystream(secret)
             for (opening, _), secret in pairs
         )
-        return [*map(np.vstack, zip(*map(sharing.expand, streams), strict=True))], is_secret
+        return np.vstack([sharing.expand(stream) for stream in streams]), is_secret
 
     def _agree(self, key: bytes) -> bytes | None:
         try:
@@ -235,7 +230,7 @@ class Checked(SingleStepState):
     member: int
     identity: Identity
     messages: Mapping[bytes, CheckedMessage] = field(repr=False)
-    _shares: list[Elements] = field(repr=False)
+    _shares: Elements = field(repr=False)
 
     def agree(self, included: Sequence[bytes]) -> tuple["Agreed", bytes]:
         """Return the next state, and the signature over the set of messages `included`.
@@ -282,8 +277,7 @@ class Checked(SingleStepState):
 
     def _agreed(self, included: Sequence[bytes]) -> "Agreed":
         places = np.array([self.messages[digest].place for digest in included], np.intp)
-        shares = [of_lane[places] for of_lane in self._shares]
-        self._shares.clear()
+        shares, self._shares = self._shares[places], _ERASED
         set_digest = self.session.set_digest(included)
         return Agreed(self.session, self.member, self.identity, set_digest, shares)
 
@@ -296,7 +290,7 @@ class Agreed(SingleStepState):
     member: int
     identity: Identity
     set_digest: bytes
-    _shares: list[Elements] = field(repr=False)
+    _shares: Elements = field(repr=False)
 
     def release(self, signatures: Mapping[int, bytes]) -> MemberSum:
         """Return the signed sum of this member's shares over the set, and erase the shares.
@@ -320,7 +314,7 @@ class Agreed(SingleStepState):
             )
         self._mark_done()
         packed = session.sharing.add_columns(self._shares)
-        self._shares.clear()
+        self._shares = _ERASED
         signed = session.sum_statement(self.member, self.set_digest, packed)
         return MemberSum(packed, self.identity.sign(signed))
 

@@ -51,9 +51,8 @@ from secagg.keys import (
 )
 from secagg.oneshot.committee import OneShotSession
 from secagg.oneshot.field import Bytes, Elements
-from secagg.oneshot.parameters import CommitteeParameters
 from secagg.oneshot.sharing import Sharing
-from secagg.ring import Ring, Vector
+from secagg.ring import Vector
 from secagg.roster import DIGEST_BYTES
 
 _SEED_BYTES = 32
@@ -133,36 +132,30 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Sizes of messages and columns in one session, known before any byte is read."""
+    """Sizes of messages and columns, known before any byte is read, nor any committee."""
 
     enrolment: int
-    parameters: CommitteeParameters
-    share: int
-    proof: int
+    sharing: Sharing
 
     @classmethod
     def of(cls, session: OneShotSession) -> "Layout":
         """Return the sizes in `session`."""
-        sharing, parameters = session.sharing, session.parameters
-        return cls(session.enrolment_bytes, parameters, sharing.share_bytes, sharing.proof_bytes)
-
-    @classmethod
-    def of_ring(cls, ring: Ring, parameters: CommitteeParameters, has_enrolments: bool) -> "Layout":
-        """Return the sizes of messages with vectors of `ring`, before there is a committee."""
-        sharing, enrolment = Sharing(ring, parameters), SIGNATURE_BYTES if has_enrolments else 0
-        return cls(enrolment, parameters, sharing.share_bytes, sharing.proof_bytes)
+        return cls(session.enrolment_bytes, session.sharing)
 
     @property
     def message_sizes(self) -> tuple[int, ...]:
         """Return the sizes of the parts of a message, in their order."""
-        shares = (self.parameters.members - self.parameters.corrupt) * self.share
-        return KEY_BYTES, self.enrolment, KEY_BYTES, shares, self.proof, SIGNATURE_BYTES
+        sharing, parameters = self.sharing, self.sharing.parameters
+        shares = (parameters.members - parameters.corrupt) * sharing.share_bytes
+        return KEY_BYTES, self.enrolment, KEY_BYTES, shares, sharing.proof_bytes, SIGNATURE_BYTES
 
     def column_sizes(self, member: int) -> tuple[int, ...]:
         """Return the sizes of the parts of a column of `member`, 1 to m, in their order."""
-        path = DIGEST_BYTES * tree_depth(self.parameters.members)
-        share = self.share if member > self.parameters.corrupt else 0
-        return KEY_BYTES, self.enrolment, KEY_BYTES, share, path, self.proof, SIGNATURE_BYTES
+        sharing, parameters = self.sharing, self.sharing.parameters
+        path = DIGEST_BYTES * tree_depth(parameters.members)
+        share = sharing.share_bytes if member > parameters.corrupt else 0
+        head = KEY_BYTES, self.enrolment, KEY_BYTES
+        return *head, share, path, sharing.proof_bytes, SIGNATURE_BYTES
 
     @property
     def message_bytes(self) -> int:
@@ -175,7 +168,7 @@ class Layout:
     @property
     def largest_column(self) -> int:
         """Return the size of a column with a share."""
-        return self.column_bytes(self.parameters.members)
+        return self.column_bytes(self.sharing.parameters.members)
 
     @staticmethod
     def split(body: bytes, sizes: Sequence[int]) -> list[bytes]:
@@ -212,7 +205,7 @@ class DeviceMessage:
         message = cls.of_checked(body, layout)
         check_identity(message.identity)
         check_public_key(message.key)
-        if not session.sharing.are_packed_proofs(message.proof):
+        if not session.sharing.proof_packing.is_valid(message.proof):
             raise ValueError("a degree proof has an element outside its lane")
         return message
 
@@ -223,10 +216,8 @@ class DeviceMessage:
 
     def encrypted_shares(self, session: OneShotSession) -> list[bytes]:
         """Return the encrypted shares of members 1 to m, without bytes for those up to A."""
-        size, starts = (
-            session.sharing.share_bytes,
-            range(0, len(self.shares), session.sharing.share_bytes),
-        )
+        size = session.sharing.share_bytes
+        starts = range(0, len(self.shares), size)
         sent = [self.shares[start : start + size] for start in starts]
         return [b""] * session.parameters.corrupt + sent
 
@@ -312,15 +303,17 @@ def make_message(
     session.check_authority()
     if len(enrolment) != session.enrolment_bytes:
         raise ValueError(f"an enrolment has {session.enrolment_bytes} bytes, got {len(enrolment)}")
-    label, sharing = session.label(identity.public), session.sharing
-    pair, stream = own_secrets(rng.randbytes(_SEED_BYTES), label, sharing.pack(vector))
+    session.ring.check(vector)
+    (elements,), label, sharing = vector, session.label(identity.public), session.sharing
+    pair, stream = own_secrets(rng.randbytes(_SEED_BYTES), label, sharing.pack(elements))
     secrets = [pair.agree(entry.key) for entry in session.committee.entries]
     expanded = expand_shares(session, label, secrets)
-    shared = sharing.share(vector, expanded, stream)
-    rows = [row.tobytes() for row in encrypt_shares(session, label, secrets, shared.shares)]
+    nodes = sharing.nodes(elements, expanded, stream)
+    shares = encrypt_shares(session, label, secrets, sharing.shares(nodes))
+    rows = [row.tobytes() for row in shares]
     leaves = [b""] * len(expanded) + rows
     opening = Opening(label, pair.public, merkle_levels(leaves)[-1])
-    proof = sharing.prove(shared, opening.coin_key)
+    proof = sharing.prove(nodes, opening.coin_key)
     signature = identity.sign(opening.statement(proof))
     return DeviceMessage(identity.public, enrolment, pair.public, b"".join(rows), proof, signature)
 
@@ -336,8 +329,8 @@ def own_secrets(drawn: bytes, label: bytes, packed: bytes) -> tuple[KeyPair, Key
 
 def expand_shares(
     session: OneShotSession, label: bytes, secrets: Sequence[bytes]
-) -> list[list[Elements]]:
-    """Return the shares of members 1 to A by lane; `secrets` has what each member agreed on."""
+) -> list[Elements]:
+    """Return the shares of members 1 to A; `secrets` has what each member agreed on."""
     members = range(1, session.parameters.corrupt + 1)
     return [
         session.sharing.expand(session.expansion(label, member).keystream(secrets[member - 1]))

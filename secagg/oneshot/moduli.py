@@ -16,16 +16,16 @@ bounds chooses the prime, and then uses `Moduli.fixed`.
 Source: an addition of blindtally.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Final, Self
 
 import numpy as np
 
 from secagg.oneshot.field import PackedRows, suitable_prime
 from secagg.oneshot.parameters import CommitteeParameters
-from secagg.ring import Array, Lane, Ring, Vector
+from secagg.ring import Lane, Ring, Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,37 +102,23 @@ class Moduli:
 PAIRWISE: Final = Moduli()
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedLanes:
-    """The lanes of `ring`, and their `joined` form."""
+def one_lane(ring: Ring) -> Ring:
+    """Return the ring of one lane in which a committee sums vectors of `ring`, joined.
 
-    ring: Ring
-    joined: Ring
-    places: tuple[tuple[int, ...], ...]  # the lanes of `ring` in each joined lane
+    Raises:
+        ValueError: if its lanes have different moduli.
+    """
+    if len({lane.q for lane in ring.lanes}) != 1:
+        raise ValueError("the lanes of a one-shot sum have one modulus")
+    return Ring((Lane(ring.lanes[0].q, sum(lane.length for lane in ring.lanes)),))
 
-    @classmethod
-    def of(cls, ring: Ring) -> "JoinedLanes":
-        """Return the joined lanes of `ring`."""
-        by_modulus: dict[int, list[int]] = {}
-        for place, lane in enumerate(ring.lanes):
-            by_modulus.setdefault(lane.q, []).append(place)
-        lanes = (
-            Lane(q, sum(ring.lanes[place].length for place in places))
-            for q, places in by_modulus.items()
-        )
-        return cls(ring, Ring(tuple(lanes)), tuple(map(tuple, by_modulus.values())))
 
-    def join(self, vector: Vector) -> Vector:
-        """Return a vector of `ring` as one of `joined`."""
-        return tuple(np.concatenate([vector[place] for place in places]) for places in self.places)
+def joined(vector: Vector) -> Vector:
+    """Return a vector in one lane."""
+    return (np.concatenate(vector),)
 
-    def split(self, joined: Vector) -> Vector:
-        """Return a vector of `joined` as one of `ring`."""
-        parts = dict(self._parts(joined))
-        return tuple(parts[place] for place in range(len(parts)))
 
-    def _parts(self, joined: Vector) -> Iterator[tuple[int, Array]]:
-        for array, places in zip(joined, self.places, strict=True):
-            ends = accumulate((self.ring.lanes[place].length for place in places), initial=0)
-            for place, (start, end) in zip(places, pairwise(ends), strict=True):
-                yield place, array[start:end]
+def divided(ring: Ring, vector: Vector) -> Vector:
+    """Return the vector of `ring` whose `joined` form is given."""
+    ends = accumulate(lane.length for lane in ring.lanes)
+    return tuple(np.split(vector[0], [*ends][:-1]))

@@ -183,17 +183,13 @@ def open_sum(session: OneShotSession, sums: Mapping[int, MemberSum]) -> OpenedSu
     parameters, sharing = session.parameters, session.sharing
     _check_count(len(sums), parameters)
     members = sorted(sums)
-    unpacked = [sharing.unpack_sum(sums[member].packed) for member in members]
-    lanes = [np.stack(of_lane) for of_lane in zip(*unpacked, strict=True)]
-    liars = _locate_liars(session, members, lanes)
+    unpacked = np.stack([sharing.unpack_sum(sums[member].packed) for member in members])
+    liars = _locate_liars(sharing.lane.q, parameters, members, unpacked)
     honest = [row for row, member in enumerate(members) if member not in liars]
     used = honest[: parameters.threshold]
     nodes, points = [members[row] for row in used], secret_points(parameters)
-    secrets = [
-        FieldMatrix(lane.lane.q, lagrange_matrix(lane.lane.q, nodes, points)) @ sums_of_lane[used]
-        for lane, sums_of_lane in zip(sharing.lanes, lanes, strict=True)
-    ]
-    return OpenedSum(sharing.vector_of(secrets), liars)
+    matrix = FieldMatrix(sharing.lane.q, lagrange_matrix(sharing.lane.q, nodes, points))
+    return OpenedSum((sharing.elements_of(matrix @ unpacked[used]),), liars)
 
 
 def _check_count(count: int, parameters: CommitteeParameters) -> None:
@@ -202,35 +198,29 @@ def _check_count(count: int, parameters: CommitteeParameters) -> None:
 
 
 def _locate_liars(
-    session: OneShotSession, members: Sequence[int], lanes: Sequence[Elements]
+    p: int, parameters: CommitteeParameters, members: Sequence[int], sums: Elements
 ) -> frozenset[int]:
     """Return the members whose sums are false; the sums of all others agree.
 
-    `lanes` have one row per member and one column per polynomial.
+    `sums` have one row per member and one column per polynomial.
     """
-    parameters, liars = session.parameters, set[int]()
-    allowed = parameters.correctable(len(members))
-    for lane, sums in zip(session.sharing.lanes, lanes, strict=True):
-        p = lane.lane.q
-        while True:
-            rows = [row for row, member in enumerate(members) if member not in liars]
-            column = _disagreeing_column(
-                p, [members[row] for row in rows], sums[rows], parameters.threshold
+    liars, allowed = set[int](), parameters.correctable(len(members))
+    while True:
+        rows = [row for row, member in enumerate(members) if member not in liars]
+        honest = [members[row] for row in rows]
+        column = _disagreeing_column(p, honest, sums[rows], parameters.threshold)
+        if column is None:
+            return frozenset(liars)
+        values = dict(zip(members, sums[:, column].tolist(), strict=True))
+        decoded = decode(p, values, parameters.threshold)
+        if decoded is None or len(decoded[1]) > allowed:
+            raise OpeningError(
+                f"{len(members)} sums disagree, and at most {allowed} false ones can be located",
+                liars,
             )
-            if column is None:
-                break
-            values = dict(zip(members, sums[:, column].tolist(), strict=True))
-            decoded = decode(p, values, parameters.threshold)
-            if decoded is None or len(decoded[1]) > allowed:
-                raise OpeningError(
-                    f"{len(members)} sums disagree, and at most {allowed} false ones can be "
-                    "located",
-                    liars,
-                )
-            liars |= decoded[1]
-            if len(liars) > parameters.corrupt:
-                raise OpeningError(f"more than {parameters.corrupt} members lie", liars)
-    return frozenset(liars)
+        liars |= decoded[1]
+        if len(liars) > parameters.corrupt:
+            raise OpeningError(f"more than {parameters.corrupt} members lie", liars)
 
 
 def _disagreeing_column(

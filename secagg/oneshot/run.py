@@ -66,11 +66,11 @@ def run_one_shot_sum(  # noqa: PLR0917 - the parameters of a whole protocol
 ) -> OneShotSum:
     """Return the sum of the vectors of the devices in `sending`, all by default.
 
-    `ring` has prime lanes that fit the committee (`sharing.prime_ring`). `rng` makes all secrets. A
+    `ring` has one lane, whose prime fits the committee (`Moduli`). `rng` makes all secrets. A
     seeded generator keeps none of them secret: use it in simulations only.
 
     Raises:
-        ValueError: if a lane of `ring` does not fit, or a vector is not one of the ring's.
+        ValueError: if `ring` does not fit, or a vector is not one of the ring's.
         UnsafeRequestError: if too few members sign the set of messages.
         OpeningError: if too few members take part.
     """

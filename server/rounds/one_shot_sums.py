@@ -15,6 +15,7 @@ from protocol.mechanisms.registry import AnyPlan
 from secagg.oneshot.committee import OneShotSession
 from secagg.oneshot.member_messages import ComplaintList, MemberSum, unpack_digests
 from secagg.oneshot.message import DeviceMessage, Layout, MerkleLevels, merkle_levels, tree_depth
+from secagg.oneshot.moduli import divided
 from secagg.oneshot.opening import choose_messages, open_sum
 from secagg.roster import DIGEST_BYTES
 from server.db.repositories.rounds.cohorts import CheckedCohort
@@ -86,7 +87,7 @@ class MessagePage:
 def _message_memory(session: OneShotSession) -> int:
     """Return the bytes in memory of a message with its Merkle tree, about."""
     layout = Layout.of(session)
-    tree = (2 * DIGEST_BYTES) << tree_depth(layout.parameters.members)
+    tree = (2 * DIGEST_BYTES) << tree_depth(layout.sharing.parameters.members)
     return layout.message_bytes + tree + _PARTS_MEMORY
 
 
@@ -163,6 +164,6 @@ def _open(served: ServedSum, bodies: Mapping[int, bytes], messages: int) -> Summ
     session = served.session
     sums = {member: MemberSum.unpack(body, session) for member, body in bodies.items()}
     opened = open_sum(session, sums)
-    total = check_sum(served.plan, served.facts.lanes.split(opened.total), messages, {})
+    total = check_sum(served.plan, divided(served.facts.ring, opened.total), messages, {})
     liars = [session.member_identity(member).hex() for member in sorted(opened.liars)]
     return SummedCohort(total, liars=liars)

@@ -80,17 +80,19 @@ def tests(p: int, numbers: Numbers) -> int:
 # A whole sum
 
 REGISTRAR, SCOPE = stream("one-shot registrar"), stream("one-shot scope")
-LANES: list[ref.Lane] = [(257, 5), (65537, 3), (16777213, 1)]
-DEVICES = range(4)
+P, LENGTH = 521, 23
 
 
-def coins(key: bytes, sizes: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """Return the coins of each lane, given p and number: 8-byte words modulo p."""
+def draw(key: bytes, count: int) -> list[int]:
+    """Return elements as a mask has them."""
+    (row,) = ref.mask(key, [(P, count)])
+    return row
+
+
+def coins(key: bytes, count: int) -> list[int]:
+    """Return coins: 8-byte words modulo p."""
     encryptor = Cipher(AES(key), CTR(bytes(16))).encryptor()
-    return [
-        [int.from_bytes(encryptor.update(bytes(8)), "little") % p for _ in range(count)]
-        for p, count in sizes
-    ]
+    return [int.from_bytes(encryptor.update(bytes(8)), "little") % P for _ in range(count)]
 
 
 def root_and_paths(leaves: Sequence[bytes]) -> tuple[bytes, list[bytes]]:
@@ -110,10 +112,11 @@ def root_and_paths(leaves: Sequence[bytes]) -> tuple[bytes, list[bytes]]:
 
 @dataclass(frozen=True)
 class OneShot:
-    """A committee and devices with all their secrets, from which every message follows."""
+    """A committee and `size` devices with all their secrets, from which every message follows."""
 
     numbers: Numbers
-    number: int = 6
+    number: int
+    size: int
 
     @property
     def members(self) -> range:
@@ -123,12 +126,25 @@ class OneShot:
     def rho(self) -> int:
         return self.numbers.t - self.numbers.a
 
+    @property
+    def width(self) -> int:
+        """Return the number of columns, without blinds."""
+        return -(-LENGTH // self.rho)
+
+    @property
+    def tests(self) -> int:
+        return tests(P, self.numbers)
+
+    @property
+    def nodes(self) -> list[int]:
+        return [*range(-1, -self.rho - 1, -1), *range(1, self.numbers.a + 1)]
+
     @cached_property
     def plan(self) -> bytes:
         return stream("one-shot plan")
 
     def secret(self, what: str, of: int, size: int = 32) -> bytes:
-        return stream(f"one-shot {what} {of}", size)
+        return stream(f"one-shot {self.number} {what} {of}", size)
 
     # The committee
 
@@ -155,123 +171,9 @@ class OneShot:
     def digest(self) -> bytes:
         return ref.digest(b"blindtally one-shot committee v1\0", self.signed_committee)
 
-    # The devices
-
-    def identity(self, device: int) -> bytes:
-        return ref.identity(self.secret("device", device))
-
-    def label(self, device: int) -> bytes:
-        name = b"blindtally one-shot message v1\0"
-        return ref.digest(name, self.digest, self.identity(device))
-
-    def vector(self, device: int) -> list[list[int]]:
-        return ref.mask(self.secret("vector", device, 16), LANES)
-
-    def drawn(self, device: int, name: str) -> bytes:
-        """Return a secret that the device draws: `key` is that of E, `stream` that of blinds."""
-        packed = b"".join(
-            pack(p, row) for (p, _), row in zip(LANES, self.vector(device), strict=True)
-        )
-        random, label = self.secret("random", device), self.label(device)
-        return ref.digest(f"blindtally one-shot {name} v1\0".encode(), random, label, packed)
-
-    def agreed(self, device: int, member: int) -> bytes:
-        key = ref.key_public(self.secret("member key", member))
-        return ref.agree(self.drawn(device, "key"), key)
-
-    def expanded(self, device: int, member: int) -> list[list[int]]:
-        """Return the elements by lane of the share of a member up to A."""
-        purpose = ref.info("one-shot expansion", 0, member)
-        key = ref.derive(self.agreed(device, member), self.label(device), purpose)[:16]
-        return ref.mask(key, [(p, self.width((p, n)) + tests(p, self.numbers)) for p, n in LANES])
-
-    def width(self, lane: ref.Lane) -> int:
-        """Return the number of columns of a lane, without blinds."""
-        return -(-lane[1] // self.rho)
-
-    @property
-    def nodes(self) -> list[int]:
-        return [*range(-1, -self.rho - 1, -1), *range(1, self.numbers.a + 1)]
-
-    def polynomials(self, device: int) -> list[list[dict[int, int]]]:
-        """Return by lane the values at the nodes of all columns, and then of the blinds."""
-        rho = self.rho
-        sizes = [(p, rho * tests(p, self.numbers)) for p, _ in LANES]
-        draws = ref.mask(self.drawn(device, "stream"), sizes)
-        expanded = [self.expanded(device, member) for member in self.members[: self.numbers.a]]
-        result = []
-        for lane, ((p, n), elements, blinds) in enumerate(
-            zip(LANES, self.vector(device), draws, strict=True)
-        ):
-            width, r = self.width((p, n)), tests(p, self.numbers)
-            padded = elements + [0] * (width * rho - n)
-            rows = [[padded[column * rho + i] for column in range(width)] for i in range(rho)]
-            rows = [row + blinds[i * r : (i + 1) * r] for i, row in enumerate(rows)]
-            columns = zip(*rows, *(share[lane] for share in expanded), strict=True)
-            result.append([dict(zip(self.nodes, column, strict=True)) for column in columns])
-        return result
-
-    def share(self, device: int, member: int) -> list[list[int]]:
-        """Return the elements by lane of the share of `member`."""
-        return [
-            [ref.interpolate(f, member, p) for f in of_lane]
-            for (p, _), of_lane in zip(LANES, self.polynomials(device), strict=True)
-        ]
-
-    def encrypted_share(self, device: int, member: int) -> bytes:
-        """Return the bytes that are sent: none for members up to A."""
-        if member <= self.numbers.a:
-            assert self.share(device, member) == self.expanded(device, member)
-            return b""
-        secret = self.agreed(device, member)
-        elements = self.share(device, member)
-        body = b"".join(pack(p, row) for (p, _), row in zip(LANES, elements, strict=True))
-        info = ref.info("one-shot share", 0, member)
-        pad = ref.derive(secret, self.label(device), info, len(body))
-        return bytes(x ^ y for x, y in zip(body, pad, strict=True))
-
-    def opening(self, device: int) -> tuple[bytes, bytes, list[bytes], list[bytes]]:
-        """Return E, the root, the encrypted shares and their paths."""
-        shares = [self.encrypted_share(device, member) for member in self.members]
-        root, paths = root_and_paths(shares)
-        return ref.key_public(self.drawn(device, "key")), root, shares, paths
-
-    def proof(self, device: int) -> bytes:
-        key, root, _, _ = self.opening(device)
-        seed = ref.digest(b"blindtally one-shot coins v1\0", self.label(device), key, root)
-        sizes = [(p, self.width((p, n)) * tests(p, self.numbers)) for p, n in LANES]
-        body = b""
-        for (p, n), beta, of_lane in zip(
-            LANES, coins(seed, sizes), self.polynomials(device), strict=True
-        ):
-            width, r = self.width((p, n)), tests(p, self.numbers)
-            tau = [
-                (sum(beta[k * r + b] * of_lane[k][x] for k in range(width)) + of_lane[width + b][x])
-                % p
-                for x in self.nodes
-                for b in range(r)
-            ]
-            body += pack(p, tau)
-        return body
-
-    def statement(self, device: int) -> bytes:
-        key, root, _, _ = self.opening(device)
-        payload = key + root + ref.digest(self.proof(device))
-        return ref.statement("one-shot message", self.label(device), 0, payload)
-
-    def parts(self, device: int) -> list[bytes]:
-        """Return the parts of a message."""
-        key, _, shares, _ = self.opening(device)
-        public = self.identity(device)
-        enrolment = ref.sign(REGISTRAR, ref.statement("enrolment", SCOPE, 0, public))
-        signature = ref.sign(self.secret("device", device), self.statement(device))
-        return [public, enrolment, key, b"".join(shares), self.proof(device), signature]
-
-    def column(self, device: int, member: int) -> bytes:
-        public, enrolment, key, _, proof, signature = self.parts(device)
-        _, _, shares, paths = self.opening(device)
-        share, path = shares[member - 1], paths[member - 1]
-        return public + enrolment + key + share + path + proof + signature
+    @cached_property
+    def devices(self) -> list["Device"]:
+        return [Device(self, number) for number in range(self.size)]
 
     # The members
 
@@ -281,7 +183,7 @@ class OneShot:
 
     @cached_property
     def included(self) -> list[bytes]:
-        return sorted(ref.digest(self.statement(device)) for device in DEVICES)
+        return sorted(ref.digest(device.statement) for device in self.devices)
 
     @cached_property
     def set_digest(self) -> bytes:
@@ -293,20 +195,125 @@ class OneShot:
         return ref.sign(self.secret("member", member), statement)
 
     def sum(self, member: int) -> bytes:
-        body = b""
-        for lane, (p, n) in enumerate(LANES):
-            shares = [self.share(device, member)[lane] for device in DEVICES]
-            body += pack(
-                p, [sum(column) % p for column in zip(*shares, strict=True)][: self.width((p, n))]
-            )
+        shares = [device.share(member)[: self.width] for device in self.devices]
+        body = pack(P, [sum(column) % P for column in zip(*shares, strict=True)])
         return body + self.member_sign(member, "one-shot sum", self.set_digest + body)
 
     @property
-    def total(self) -> list[list[int]]:
-        result = [[0] * n for _, n in LANES]
-        for device in DEVICES:
-            result = ref.combine(result, self.vector(device), LANES, 1)
-        return result
+    def total(self) -> list[int]:
+        vectors = [device.vector for device in self.devices]
+        return [sum(elements) % P for elements in zip(*vectors, strict=True)]
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device; with `added`, its packed share for member 3 is so much too large."""
+
+    whole: OneShot
+    number: int
+    added: int = 0
+
+    def secret(self, what: str, size: int = 32) -> bytes:
+        return self.whole.secret(what, self.number, size)
+
+    @cached_property
+    def identity(self) -> bytes:
+        return ref.identity(self.secret("device"))
+
+    @cached_property
+    def label(self) -> bytes:
+        name = b"blindtally one-shot message v1\0"
+        return ref.digest(name, self.whole.digest, self.identity)
+
+    @cached_property
+    def vector(self) -> list[int]:
+        return draw(self.secret("vector", 16), LENGTH)
+
+    def drawn(self, name: str) -> bytes:
+        """Return a secret that the device draws: `key` is that of E, `stream` that of blinds."""
+        random, packed = self.secret("random"), pack(P, self.vector)
+        return ref.digest(f"blindtally one-shot {name} v1\0".encode(), random, self.label, packed)
+
+    @cached_property
+    def key(self) -> bytes:
+        return ref.key_public(self.drawn("key"))
+
+    def agreed(self, member: int) -> bytes:
+        return ref.agree(self.drawn("key"), ref.key_public(self.whole.secret("member key", member)))
+
+    def expanded(self, member: int) -> list[int]:
+        """Return the share of a member up to A."""
+        purpose = ref.info("one-shot expansion", 0, member)
+        key = ref.derive(self.agreed(member), self.label, purpose)[:16]
+        return draw(key, self.whole.width + self.whole.tests)
+
+    @cached_property
+    def polynomials(self) -> list[dict[int, int]]:
+        """Return the values at the nodes of all columns, and then of the blinds."""
+        rho, width, r = self.whole.rho, self.whole.width, self.whole.tests
+        padded = self.vector + [0] * (width * rho - LENGTH)
+        blinds = draw(self.drawn("stream"), rho * r)
+        rows = [padded[i::rho] + blinds[i * r : (i + 1) * r] for i in range(rho)]
+        rows += [self.expanded(member) for member in self.whole.members[: self.whole.numbers.a]]
+        nodes = self.whole.nodes
+        return [dict(zip(nodes, column, strict=True)) for column in zip(*rows, strict=True)]
+
+    def share(self, member: int) -> list[int]:
+        return [ref.interpolate(f, member, P) for f in self.polynomials]
+
+    def encrypted_share(self, member: int) -> bytes:
+        """Return the bytes that are sent: none for members up to A."""
+        share = self.share(member)
+        if member <= self.whole.numbers.a:
+            assert share == self.expanded(member)
+            return b""
+        body = pack(P, share)
+        if member == 3:
+            body = (int.from_bytes(body, "little") + self.added).to_bytes(len(body), "little")
+        info = ref.info("one-shot share", 0, member)
+        pad = ref.derive(self.agreed(member), self.label, info, len(body))
+        return bytes(x ^ y for x, y in zip(body, pad, strict=True))
+
+    @cached_property
+    def shares(self) -> list[bytes]:
+        return [self.encrypted_share(member) for member in self.whole.members]
+
+    @cached_property
+    def tree(self) -> tuple[bytes, list[bytes]]:
+        """Return the root, and the path of each share."""
+        return root_and_paths(self.shares)
+
+    @cached_property
+    def proof(self) -> bytes:
+        width, r = self.whole.width, self.whole.tests
+        seed = ref.digest(b"blindtally one-shot coins v1\0", self.label, self.key, self.tree[0])
+        beta, f = coins(seed, width * r), self.polynomials
+        return pack(
+            P,
+            [
+                (sum(beta[k * r + b] * f[k][x] for k in range(width)) + f[width + b][x]) % P
+                for x in self.whole.nodes
+                for b in range(r)
+            ],
+        )
+
+    @cached_property
+    def statement(self) -> bytes:
+        payload = self.key + self.tree[0] + ref.digest(self.proof)
+        return ref.statement("one-shot message", self.label, 0, payload)
+
+    @cached_property
+    def parts(self) -> list[bytes]:
+        """Return the parts of a message."""
+        enrolment = ref.sign(REGISTRAR, ref.statement("enrolment", SCOPE, 0, self.identity))
+        signature = ref.sign(self.secret("device"), self.statement)
+        shares = b"".join(self.shares)
+        return [self.identity, enrolment, self.key, shares, self.proof, signature]
+
+    def column(self, member: int) -> bytes:
+        public, enrolment, key, _, proof, signature = self.parts
+        share, path = self.shares[member - 1], self.tree[1][member - 1]
+        return public + enrolment + key + share + path + proof + signature
 
 
 def shown(whole: OneShot) -> dict[str, Any]:
@@ -317,7 +324,8 @@ def shown(whole: OneShot) -> dict[str, Any]:
         "number": whole.number,
         "parameters": whole.numbers,
         "minimum": 3,
-        "lanes": LANES,
+        "p": P,
+        "length": LENGTH,
         "registrar": ref.identity(REGISTRAR).hex(),
         "scope": SCOPE.hex(),
         "members": [
@@ -331,16 +339,16 @@ def shown(whole: OneShot) -> dict[str, Any]:
         "committee_digest": whole.digest.hex(),
         "devices": [
             {
-                "identity_secret": whole.secret("device", device).hex(),
-                "random_secret": whole.secret("random", device).hex(),
-                "vector": whole.vector(device),
-                "label": whole.label(device).hex(),
-                "root": whole.opening(device)[1].hex(),
-                "message": b"".join(whole.parts(device)).hex(),
-                "digest": ref.digest(whole.statement(device)).hex(),
-                "columns": [whole.column(device, member).hex() for member in members],
+                "identity_secret": device.secret("device").hex(),
+                "random_secret": device.secret("random").hex(),
+                "vector": device.vector,
+                "label": device.label.hex(),
+                "root": device.tree[0].hex(),
+                "message": b"".join(device.parts).hex(),
+                "digest": ref.digest(device.statement).hex(),
+                "columns": [device.column(member).hex() for member in members],
             }
-            for device in DEVICES
+            for device in whole.devices
         ],
         "complaints": [
             whole.member_sign(member, "one-shot complaints", b"").hex() for member in members
@@ -359,8 +367,7 @@ def shown(whole: OneShot) -> dict[str, Any]:
 
 def no_messages(whole: OneShot) -> list[tuple[str, bytes]]:
     """Return messages in the first device's name that the server refuses."""
-    parts = whole.parts(0)
-    other = whole.parts(1)
+    parts, other = (device.parts for device in whole.devices[:2])
 
     def changed(place: int, part: bytes) -> bytes:
         return b"".join([*parts[:place], part, *parts[place + 1 :]])
@@ -368,9 +375,7 @@ def no_messages(whole: OneShot) -> list[tuple[str, bytes]]:
     body = b"".join(parts)
     flipped = [part[:-1] + bytes([part[-1] ^ 1]) for part in parts]
     size = len(parts[3]) // (whole.numbers.m - whole.numbers.a)
-    expanded = b"".join(
-        pack(p, row) for (p, _), row in zip(LANES, whole.expanded(0, 1), strict=True)
-    )
+    expanded = pack(P, whole.devices[0].expanded(1))
     swapped = parts[3][size : 2 * size] + parts[3][:size] + parts[3][2 * size :]
     return [
         ("a byte short", body[:-1]),
@@ -391,6 +396,27 @@ def no_messages(whole: OneShot) -> list[tuple[str, bytes]]:
         ("the proof has an element outside its lane", changed(4, b"\xff" * len(parts[4]))),
         ("the signature is another device's", changed(5, other[5])),
         ("the signature is changed", changed(5, flipped[5])),
+    ]
+
+
+def no_shares(whole: OneShot) -> list[dict[str, Any]]:
+    """Return messages of which member 3 complains, because its share is no packing."""
+    (g, bits), length = packing(P), whole.width + whole.tests
+    last = (length // g * bits) + (P ** (length % g) - 1).bit_length()
+    share = whole.devices[0].share(3)
+    cases = {
+        "an element is p": (P - share[g - 1]) * P ** (g - 1),
+        "a bit that pads the share is set": 1 << last,
+    }
+    messages = [(why, Device(whole, 0, added)) for why, added in cases.items()]
+    return [
+        {
+            "comment": why,
+            "message": b"".join(device.parts).hex(),
+            "digest": (digest := ref.digest(device.statement)).hex(),
+            "complaint": whole.member_sign(3, "one-shot complaints", digest).hex(),
+        }
+        for why, device in messages
     ]
 
 
@@ -429,18 +455,9 @@ def no_committees(whole: OneShot) -> list[tuple[str, bytes]]:
     ]
 
 
-def with_exact_numbers(case: Any) -> Any:
-    """Return a case with its integers of 2^53 or more as text, which JavaScript would round."""
-    if isinstance(case, dict):
-        return {key: with_exact_numbers(value) for key, value in case.items()}
-    if isinstance(case, list | tuple):
-        return [with_exact_numbers(value) for value in case]
-    return str(case) if isinstance(case, int) and case >= 2**53 else case
-
-
 def one_shot() -> Any:
     """Return packings, parameters and a whole sum, and what must be refused."""
-    whole = OneShot(Numbers(5, 1, 1, 3))
+    whole, larger = OneShot(Numbers(5, 1, 1, 3), 6, 4), OneShot(Numbers(9, 2, 2, 5), 7, 3)
     rows = [(7, None, 150, 150), (5, None, 200, 200), (100, None, 100, 100), (100, None, 200, 200)]
     committees = [
         {
@@ -468,23 +485,22 @@ def one_shot() -> Any:
     packed = [
         {"p": p, "elements": row, "packed": pack(p, row).hex()}
         for p, length in (
-            (257, 1),
-            (257, 9),
-            (4099, 10),
+            (521, 1),
+            (521, 9),
+            (4129, 10),
             (65537, 4),
             (16777213, 3),
-            (2**31 - 1, 3),
-            (2**45 + 59, 2),
+            (2**26 - 5, 3),
         )
         for row in ref.mask(stream(f"packing {p} {length}", 16), [(p, length)])
     ]
     malformed = [
-        ("an element is p", 257, 1, (257).to_bytes(2, "little")),
-        ("a bit that pads the row is set", 257, 1, (512).to_bytes(2, "little")),
-        ("a group of six is p to the sixth", 257, 6, (257**6).to_bytes(7, "little")),
-        ("the last group is too large", 257, 7, (257 << 49).to_bytes(8, "little")),
+        ("an element is p", 521, 1, (521).to_bytes(2, "little")),
+        ("a bit that pads the row is set", 521, 1, (1024).to_bytes(2, "little")),
+        ("a group of five is p to the fifth", 521, 5, (521**5).to_bytes(6, "little")),
+        ("the last group is too large", 521, 6, (521 << 46).to_bytes(7, "little")),
         ("all bits are set", 65537, 3, b"\xff" * 7),
-        ("an element is above p", 2**45 + 59, 1, b"\xff" * 5 + b"\x3f"),
+        ("an element is above p", 2**26 - 5, 1, b"\xff" * 3 + b"\x03"),
     ]
     infeasible = [
         ("four of seven must sign two sets", 7, 430, 290),
@@ -500,7 +516,7 @@ def one_shot() -> Any:
         ("another member's sum under its own signature", sums[1][:-64] + sums[0][-64:]),
         ("an element is outside its lane", b"\xff" * (len(sums[0]) - 64) + sums[0][-64:]),
     ]
-    cases = {
+    return {
         "packings": packed,
         "no_packings": [
             {"comment": why, "p": p, "length": length, "packed": body.hex()}
@@ -512,7 +528,7 @@ def one_shot() -> Any:
             {"comment": why, "members": m, "corrupt": c / 1000, "dropout": d / 1000}
             for why, m, c, d in infeasible
         ],
-        "one_shot_sums": [shown(whole)],
+        "one_shot_sums": [shown(whole), shown(larger)],
         "no_committees": [
             {"comment": why, "committee": body.hex()} for why, body in no_committees(whole)
         ],
@@ -520,5 +536,5 @@ def one_shot() -> Any:
             {"comment": why, "message": body.hex()} for why, body in no_messages(whole)
         ],
         "no_member_sums": [{"comment": why, "sum": body.hex()} for why, body in member_sums],
+        "no_shares": no_shares(whole),
     }
-    return with_exact_numbers(cases)

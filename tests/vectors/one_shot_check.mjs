@@ -1,5 +1,5 @@
-// A device's one-shot message in JavaScript, without packages and without BigInt: numbers are below
-// 2^53. `node one_shot_check.mjs one_shot.json` prints how many known answers agree.
+// A device's one-shot message in JavaScript, and a member's share, without packages and without BigInt:
+// numbers are below 2^53. `node one_shot_check.mjs one_shot.json` prints how many known answers agree.
 import { readFileSync } from "node:fs";
 const hex = (bytes) => Buffer.from(bytes).toString("hex");
 const unhex = (text) => new Uint8Array(Buffer.from(text, "hex"));
@@ -27,11 +27,9 @@ const lagrange = (nodes, x, p) => nodes.map((node) => {
   return product(others.map((other) => x - other), p) * power(below, p - 2, p) % p;
 });
 const bitLength = (n) => (n ? 1 + bitLength(Math.floor(n / 2)) : 0);
-async function uniform(lanes, key) { // as masks are drawn, lane by lane
-  const words = await keystream(key, 2 ** 16);
-  let at = -4, x;
-  const next = (p) => ((x = words.getUint32((at += 4), true) % 2 ** bitLength(p - 1)) < p ? x : next(p));
-  return lanes.map(([p, length]) => range(0, length).map(() => next(p)));
+async function uniform(p, count, key) { // as masks are drawn
+  const words = await keystream(key, 2 ** 16), low = 2 ** bitLength(p - 1);
+  return range(0, 2 ** 14).map((i) => words.getUint32(4 * i, true) % low).filter((x) => x < p).slice(0, count);
 }
 // Packing in base p: groups of g elements in at most 53 bits, with the fewest bits for an element
 const choices = (p, g) => range(0, g).reduce((count) => count * p, 1); // p^g, where ** may round
@@ -54,8 +52,9 @@ function isPacking(p, length, packed) {
   return fits.every(Boolean) && bits.length < 8 && !bits.includes(1);
 }
 // The message
-const degreeTests = (p, [m, A]) => // the least r with p^r >= 2^48 (2 (m - A) + 1), never equal
-  range(1, 99).find((r) => r * Math.log2(p) >= 48 + Math.log2(2 * (m - A) + 1));
+const sizes = ({ parameters: [m, A, , t], p, length }) => ({ m, A, rho: t - A, C: Math.ceil(length / (t - A)),
+  // the least r with p^r >= 2^48 (2 (m - A) + 1), never equal
+  r: range(1, 99).find((r) => r * Math.log2(p) >= 48 + Math.log2(2 * (m - A) + 1)) });
 async function merkleRoot(leaves) {
   let level = await each(leaves, (leaf) => sha256(new Uint8Array([0]), leaf));
   while (level.length & (level.length - 1)) level.push(new Uint8Array(32));
@@ -63,58 +62,59 @@ async function merkleRoot(leaves) {
     sha256(new Uint8Array([1]), level[2 * i], level[2 * i + 1]));
   return level[0];
 }
-async function message({ parameters, lanes, digest, keys }, vector, secrets) {
-  const [m, A, , t] = parameters, rho = t - A;
+const block = (i, agreed, name, j, label) => sha256(u32(i), agreed, text(`blindtally v1 ${name}\0`), u32(0), u32(j), label);
+async function underPad(bytes, agreed, j, label) {
+  const pad = await each(range(0, bytes.length / 32 + 1), (i) => block(i + 1, agreed, "one-shot share", j, label));
+  return bytes.map((byte, i) => byte ^ join(...pad)[i]);
+}
+const labelOf = (digest, own) => sha256(text("blindtally one-shot message v1\0"), digest, own);
+async function message(sum, vector, secrets) {
+  const { m, A, rho, C, r } = sizes(sum), { p, digest, keys } = sum;
   const identity = await secretKey("Ed25519", "sign", secrets.identity), own = await publicOf(identity);
-  const label = await sha256(text("blindtally one-shot message v1\0"), digest, own);
-  const drawn = join(secrets.random, label, ...lanes.map(([p], l) => pack(p, vector[l])));
+  const label = await labelOf(digest, own), drawn = join(secrets.random, label, pack(p, vector));
   const derive = (name) => sha256(text(`blindtally one-shot ${name} v1\0`), drawn);
   const pair = await secretKey("X25519", "deriveBits", await derive("key")), E = await publicOf(pair);
   const agreed = await each(keys, (key) => agree(pair, key));
-  const block = (i, name, j) =>
-    sha256(u32(i), agreed[j - 1], text(`blindtally v1 ${name}\0`), u32(0), u32(j), label);
-  const widths = lanes.map(([p, n]) => [p, Math.ceil(n / rho), degreeTests(p, parameters)]);
-  const expanded = await each(range(1, A + 1), async (j) => uniform(
-    widths.map(([p, C, r]) => [p, C + r]), (await block(1, "one-shot expansion", j)).slice(0, 16)));
-  const blinds = await uniform(widths.map(([p, , r]) => [p, rho * r]), await derive("stream"));
+  const expanded = await each(range(1, A + 1), async (j) =>
+    uniform(p, C + r, (await block(1, agreed[j - 1], "one-shot expansion", j, label)).slice(0, 16)));
+  const blinds = await uniform(p, rho * r, await derive("stream"));
   const nodes = [...range(1, rho + 1).map((i) => -i), ...range(1, A + 1)];
-  const column = (l, i, C) => range(0, C).map((k) => vector[l][k * rho + i] ?? 0);
-  const values = widths.map(([, C, r], l) => [
-    ...range(0, rho).map((i) => [...column(l, i, C), ...blinds[l].slice(i * r, (i + 1) * r)]),
-    ...expanded.map((share) => share[l])]);
-  const sent = await each(range(A + 1, m + 1), async (j) => {
-    const plain = join(...widths.map(([p, C, r], l) => pack(p, range(0, C + r).map((k) =>
-      lagrange(nodes, j, p).reduce((sum, f, i) => (sum + f * values[l][i][k]) % p, 0)))));
-    const pad = join(...await each(range(0, plain.length / 32 + 1), (i) => block(i + 1, "one-shot share", j)));
-    return plain.map((byte, i) => byte ^ pad[i]);
+  const values = [...range(0, rho).map((i) =>
+    [...range(0, C).map((k) => vector[k * rho + i] ?? 0), ...blinds.slice(i * r, (i + 1) * r)]), ...expanded];
+  const sent = await each(range(A + 1, m + 1), (j) => {
+    const weights = lagrange(nodes, j, p), at = (k) => weights.reduce((sum, f, i) => (sum + f * values[i][k]) % p, 0);
+    return underPad(pack(p, range(0, C + r).map(at)), agreed[j - 1], j, label);
   });
   const root = await merkleRoot([...range(0, A).map(() => new Uint8Array()), ...sent]);
-  const words = await keystream(await sha256(text("blindtally one-shot coins v1\0"), label, E, root),
-    8 * widths.reduce((sum, [, C, r]) => sum + C * r, 0));
-  let at = -8; // a coin is a little-endian word of eight bytes modulo p
-  const coin = (p) => ((words.getUint32((at += 8) + 4, true) % p) * (2 ** 32 % p)
-    + words.getUint32(at, true)) % p;
-  const proof = join(...widths.map(([p, C, r], l) => {
-    const beta = range(0, C * r).map(() => coin(p));
-    return pack(p, values[l].flatMap((row) => range(0, r).map((b) => range(0, C).reduce(
-      (sum, k) => (sum + row[k] * beta[k * r + b]) % p, row[C + b]))));
-  }));
-  const content = await sha256(E, root, await sha256(proof));
-  const signed = join(text("blindtally v1 one-shot message\0"), label, u32(0), content);
+  const words = await keystream(await sha256(text("blindtally one-shot coins v1\0"), label, E, root), 8 * C * r);
+  const beta = range(0, C * r).map((i) => // little-endian words of eight bytes modulo p
+    ((words.getUint32(8 * i + 4, true) % p) * (2 ** 32 % p) + words.getUint32(8 * i, true)) % p);
+  const proof = pack(p, values.flatMap((row) => range(0, r).map((b) =>
+    range(0, C).reduce((sum, k) => (sum + row[k] * beta[k * r + b]) % p, row[C + b]))));
+  const signed = join(text("blindtally v1 one-shot message\0"), label, u32(0),
+    await sha256(E, root, await sha256(proof)));
   const signature = await crypto.subtle.sign("Ed25519", identity, signed);
   return join(own, secrets.enrolment, E, ...sent, proof, new Uint8Array(signature));
+}
+async function isShare(sum, message, j) { // of a member to whom one is sent
+  const { A, C, r } = sizes(sum), size = pack(sum.p, Array(C + r).fill(0)).length;
+  const pair = await secretKey("X25519", "deriveBits", unhex(sum.members[j - 1].key_secret));
+  const agreed = await agree(pair, message.slice(96, 128)), start = 128 + (j - 1 - A) * size;
+  const label = await labelOf(sum.digest, message.slice(0, 32));
+  return isPacking(sum.p, C + r, await underPad(message.slice(start, start + size), agreed, j, label));
 }
 const known = JSON.parse(readFileSync(process.argv[2], "utf8"));
 const results = { agree: 0, differ: 0 }, check = (agrees) => results[agrees ? "agree" : "differ"]++;
 for (const { p, elements, packed } of known.packings) check(hex(pack(p, elements)) === packed);
 for (const { p, length, packed } of known.no_packings) check(!isPacking(p, length, unhex(packed)));
 for (const sum of known.one_shot_sums) {
-  const keys = sum.members.map((_, i) => unhex(sum.committee).slice(84 + 128 * i, 116 + 128 * i));
-  const digest = await sha256(text("blindtally one-shot committee v1\0"), unhex(sum.committee).slice(0, -64));
-  for (const device of sum.devices) {
-    const [identity, random] = [device.identity_secret, device.random_secret].map(unhex);
-    const secrets = { identity, random, enrolment: unhex(device.message).slice(32, 96) };
-    check(hex(await message({ ...sum, digest, keys }, device.vector, secrets)) === device.message);
+  sum.keys = sum.members.map((_, i) => unhex(sum.committee).slice(84 + 128 * i, 116 + 128 * i));
+  sum.digest = await sha256(text("blindtally one-shot committee v1\0"), unhex(sum.committee).slice(0, -64));
+  for (const { identity_secret, random_secret, vector, message: known } of sum.devices) {
+    const [identity, random, sent] = [identity_secret, random_secret, known].map(unhex);
+    const made = hex(await message(sum, vector, { identity, random, enrolment: sent.slice(32, 96) }));
+    check(made === known && await isShare(sum, sent, 3));
   }
 }
+for (const { message } of known.no_shares) check(!await isShare(known.one_shot_sums[0], unhex(message), 3));
 console.log(JSON.stringify(results));

@@ -10,7 +10,7 @@ from blindtally.planning.parameter_report import feasible_alternatives
 from secagg.oneshot.parameters import CommitteeParameters, drawn_committee_parameters
 from secagg.oneshot.sharing import Sharing
 from secagg.parameters import Assumptions, choose_parameters
-from secagg.ring import Lane, Ring
+from secagg.ring import Lane
 
 RUN = CliRunner()
 
@@ -113,7 +113,7 @@ def test_the_cost_of_a_one_shot_sum_states_who_must_collude() -> None:
     document = json.loads(RUN.invoke(app, [*asked.split(), "-"]).stdout)
     numbers = ["corrupt_members", "colluders_to_read", "absent_members", "t", "needed_sums"]
     assert [document[number] for number in numbers] == [1, 2, 1, 5, 6]
-    sharing = Sharing(Ring((Lane(65_537, 490),)), CommitteeParameters(7, 1, 1, 5))
+    sharing = Sharing(Lane(65_557, 490), CommitteeParameters(7, 1, 1, 5))
     shares, proof = 6 * sharing.share_bytes, sharing.proof_bytes
     assert document["message_bytes"] == 32 + 64 + 32 + shares + proof + 64
 

@@ -33,7 +33,7 @@ from secagg.oneshot.parameters import CommitteeParameters
 from secagg.ring import Lane, Ring, Vector
 from secagg.session import Registry
 
-RING = Ring((Lane(257, 13), Lane(65537, 5), Lane(2**45 + 59, 2)))
+RING = Ring((Lane(521, 23),))
 PARAMETERS = CommitteeParameters(members=9, corrupt=2, dropouts=2, threshold=5)
 PLAN = bytes(range(32))
 
@@ -65,10 +65,8 @@ class Round:
     def vector(self, device: int) -> Vector:
         """Return the input of `device`, the same at each call."""
         chance = np.random.default_rng(device)
-        lanes = self.session.ring.lanes
-        return self.session.ring.vector(
-            [chance.integers(0, lane.q, lane.length, np.uint64) for lane in lanes]
-        )
+        (lane,) = self.session.ring.lanes
+        return self.session.ring.vector([chance.integers(0, lane.q, lane.length, np.uint64)])
 
     def plain_sum(self, devices: Collection[int]) -> Vector:
         total = self.session.ring.zero()
@@ -182,17 +180,17 @@ def badly_shared(whole: Round, device: int, members: Iterable[int]) -> DeviceMes
     expanded = expand_shares(session, label, secrets)
     for member in members:
         if member <= corrupt:
-            expanded[member - 1][0][0] ^= 1
+            expanded[member - 1][0] ^= 1
     stream = Keystream(whole.rng.randbytes(32))
-    shared = session.sharing.share(whole.vector(device), expanded, stream)
-    rows = encrypt_shares(session, label, secrets, shared.shares)
+    nodes = session.sharing.nodes(whole.vector(device)[0], expanded, stream)
+    rows = encrypt_shares(session, label, secrets, session.sharing.shares(nodes))
     for member in members:
         if member > corrupt:
             rows[member - 1 - corrupt, 0] ^= 1
     shares = [row.tobytes() for row in rows]
     leaves = [b""] * corrupt + shares
     opening = Opening(label, pair.public, merkle_levels(leaves)[-1])
-    proof = session.sharing.prove(shared, opening.coin_key)
+    proof = session.sharing.prove(nodes, opening.coin_key)
     signature = identity.sign(opening.statement(proof))
     enrolment = whole.enrolment(identity.public)
     message = DeviceMessage(

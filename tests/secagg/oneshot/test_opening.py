@@ -20,7 +20,7 @@ from secagg.oneshot.opening import (
     choose_messages,
 )
 from secagg.oneshot.parameters import CommitteeParameters
-from tests.secagg.oneshot.conftest import RING, Round, assemble, badly_shared, same
+from tests.secagg.oneshot.conftest import Round, assemble, badly_shared, same
 
 COLLUDING = (1, 2)
 HONEST = range(3, 10)
@@ -251,11 +251,9 @@ def test_colluding_members_cannot_make_an_honest_one_a_liar(whole: Round) -> Non
     sharing, session = whole.session.sharing, whole.session
     roots = [4, 5, 6, 7]  # degree t - 1 = 4; the honest member 3 and 8 are moved alone
     for member in COLLUDING:
-        lanes = [part.reshape(1, -1) for part in sharing.unpack_sum(whole.sums[member].packed)]
-        for lane, sums in zip(sharing.lanes, lanes, strict=True):
-            offset = int(np.prod([member - root for root in roots])) % lane.lane.q
-            sums[0] = (sums[0] + np.uint64(offset)) % np.uint64(lane.lane.q)
-        packed = sharing.add_columns(lanes)
+        offset = int(np.prod([member - root for root in roots])) % sharing.lane.q
+        sums = (sharing.unpack_sum(whole.sums[member].packed) + offset) % sharing.lane.q
+        packed = sharing.add_columns(sums[np.newaxis])
         state = whole.agreed[member]
         signed = session.sum_statement(member, state.set_digest, packed)
         whole.sums[member] = replace(
@@ -295,9 +293,9 @@ def test_more_liars_than_a_are_not_corrected(whole: Round) -> None:
     whole.agree(whole.set_of())
     whole.release()
     sharing = whole.session.sharing
-    for member, lane in ((3, 0), (4, 0), (5, 1)):
-        sums = [part.reshape(1, -1) for part in sharing.unpack_sum(whole.sums[member].packed)]
-        sums[lane][0, 0] = (sums[lane][0, 0] + np.uint64(1)) % np.uint64(RING.lanes[lane].q)
+    for member, column in ((3, 0), (4, 0), (5, 1)):
+        sums = sharing.unpack_sum(whole.sums[member].packed)[np.newaxis]
+        sums[0, column] = (sums[0, column] + 1) % sharing.lane.q
         whole.sums[member] = replace(whole.sums[member], packed=sharing.add_columns(sums))
     with pytest.raises(OpeningError, match="more than 2 members lie"):
         whole.open()

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from secagg.oneshot.moduli import Moduli
 from secagg.oneshot.opening import OpeningError
 from secagg.oneshot.parameters import CommitteeParameters
 from secagg.oneshot.run import MemberAttendance, run_one_shot_sum
-from secagg.oneshot.sharing import prime_ring
 from secagg.ring import Lane, Ring
 from tests.examples import fewer
 from tests.secagg.oneshot.conftest import PARAMETERS, RING, Round, assemble, same
@@ -21,11 +21,8 @@ ALL_MEMBERS = frozenset(range(1, 10))
 
 def false_sum(whole: Round, member: int, chance: Random) -> None:
     state, sharing = whole.agreed[member], whole.session.sharing
-    lanes = [
-        np.array([[chance.randrange(lane.lane.q) for _ in range(lane.columns)]], np.uint64)
-        for lane in sharing.lanes
-    ]
-    packed = sharing.add_columns(lanes)
+    sums = [chance.randrange(sharing.lane.q) for _ in range(sharing.columns)]
+    packed = sharing.add_columns(np.array([sums], np.uint64))
     signed = whole.session.sum_statement(member, state.set_digest, packed)
     whole.sums[member] = replace(
         whole.sums[member], packed=packed, signature=state.identity.sign(signed)
@@ -93,9 +90,9 @@ def test_each_member_that_lies_in_one_column_only_is_named(whole: Round) -> None
     whole.agree(whole.set_of())
     whole.release()
     sharing = whole.session.sharing
-    for member, lane in ((4, 0), (8, 2)):
-        sums = [part.reshape(1, -1) for part in sharing.unpack_sum(whole.sums[member].packed)]
-        sums[lane][0, -1] = (sums[lane][0, -1] + np.uint64(1)) % np.uint64(RING.lanes[lane].q)
+    for member, column in ((4, 0), (8, -1)):
+        sums = sharing.unpack_sum(whole.sums[member].packed)[np.newaxis]
+        sums[0, column] = (sums[0, column] + 1) % sharing.lane.q
         whole.sums[member] = replace(whole.sums[member], packed=sharing.add_columns(sums))
     opened = whole.open()
     assert opened.liars == {4, 8}
@@ -111,12 +108,9 @@ def test_a_run_in_memory_is_exact_for_committees_of_all_sizes(
 ) -> None:
     m, a, d = numbers
     parameters = CommitteeParameters(m, a, d, m - a - d)
-    ring = prime_ring(Ring((Lane(2**12, 30), Lane(2**31 - 1, 4), Lane(3, 2))), parameters)
-    chance = np.random.default_rng(1)
-    vectors = [
-        ring.vector([chance.integers(0, lane.q, lane.length, np.uint64) for lane in ring.lanes])
-        for _ in range(4)
-    ]
+    p = Moduli.of(parameters).above(3)
+    ring, chance = Ring((Lane(p, 30),)), np.random.default_rng(1)
+    vectors = [ring.vector([chance.integers(0, p, 30, np.uint64)]) for _ in range(4)]
     members = range(1, m + 1)
     attendance = MemberAttendance(members, members, range(d + 1, m + 1))
     result = run_one_shot_sum(ring, vectors, parameters, Random(1), [0, 1, 3], attendance)

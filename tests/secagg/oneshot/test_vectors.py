@@ -11,7 +11,7 @@ from secagg.errors import FaultyParticipantError, UnsafeRequestError
 from secagg.keys import Identity
 from secagg.oneshot.committee import Committee, OneShotSession, Registrar
 from secagg.oneshot.field import PackedRows
-from secagg.oneshot.member import volunteer
+from secagg.oneshot.member import Volunteered, volunteer
 from secagg.oneshot.member_messages import ComplaintList, MemberSum
 from secagg.oneshot.message import DeviceMessage, FaultyMessageError, check_message, make_message
 from secagg.oneshot.opening import check_complaints, check_set_signature, check_sum, open_sum
@@ -24,8 +24,7 @@ from tests.vectors import generate
 
 TEXT = (Path(generate.__file__).parent / "one_shot.json").read_text()
 CASES = json.loads(TEXT)
-(SUM,) = CASES["one_shot_sums"]
-MEMBERS = range(1, SUM["parameters"][0] + 1)
+SUM = CASES["one_shot_sums"][0]
 unhex = bytes.fromhex
 
 
@@ -37,15 +36,28 @@ def each(key: str) -> Any:
     return pytest.mark.parametrize("case", CASES[key], ids=names)
 
 
-def session(committee: bytes | None = None) -> OneShotSession:
-    registrar = unhex(SUM["registrar"])
+def session(case: Any = SUM, committee: bytes | None = None) -> OneShotSession:
+    registrar = unhex(case["registrar"])
     return OneShotSession(
-        Committee.unpack(unhex(SUM["committee"]) if committee is None else committee),
-        Ring(tuple(Lane(int(q), length) for q, length in SUM["lanes"])),
+        Committee.unpack(unhex(case["committee"]) if committee is None else committee),
+        Ring((Lane(case["p"], case["length"]),)),
         Registrar(registrar),
-        SUM["minimum"],
-        Registry(registrar, unhex(SUM["scope"])),
+        case["minimum"],
+        Registry(registrar, unhex(case["scope"])),
     )
+
+
+def members(case: Any) -> dict[int, Volunteered]:
+    """Return the members of a sum, each of which has registered its key."""
+    states = {
+        member: volunteer(
+            Identity.of(unhex(secrets["identity_secret"])), Script(unhex(secrets["key_secret"]))
+        )
+        for member, secrets in enumerate(case["members"], 1)
+    }
+    for state in states.values():
+        state.register(unhex(case["plan"]), case["number"])
+    return states
 
 
 def test_a_language_whose_numbers_are_floats_reads_them_exactly() -> None:
@@ -54,8 +66,8 @@ def test_a_language_whose_numbers_are_floats_reads_them_exactly() -> None:
 
 @each("packings")
 def test_packings(case: dict[str, Any]) -> None:
-    packing = PackedRows.of(int(case["p"]), len(case["elements"]))
-    row, body = np.array([list(map(int, case["elements"]))], np.uint64), unhex(case["packed"])
+    packing = PackedRows.of(case["p"], len(case["elements"]))
+    row, body = np.array([case["elements"]], np.uint64), unhex(case["packed"])
     assert packing.pack(row).tobytes() == body
     unpacked, is_valid = packing.unpack(np.frombuffer(body, np.uint8)[np.newaxis])
     assert np.array_equal(unpacked, row)
@@ -64,7 +76,7 @@ def test_packings(case: dict[str, Any]) -> None:
 
 @each("no_packings")
 def test_no_packings(case: dict[str, Any]) -> None:
-    packing, body = PackedRows.of(int(case["p"]), case["length"]), unhex(case["packed"])
+    packing, body = PackedRows.of(case["p"], case["length"]), unhex(case["packed"])
     assert len(body) == packing.nbytes
     assert not packing.unpack(np.frombuffer(body, np.uint8)[np.newaxis])[1].any()
 
@@ -90,49 +102,53 @@ def test_infeasible_committees(case: dict[str, Any]) -> None:
         committee_parameters(case["members"], case["corrupt"], case["dropout"])
 
 
-def test_a_whole_sum_from_its_secrets_to_its_total() -> None:
-    states = {
-        member: volunteer(
-            Identity.of(unhex(secrets["identity_secret"])), Script(unhex(secrets["key_secret"]))
-        )
-        for member, secrets in zip(MEMBERS, SUM["members"], strict=True)
-    }
-    whole = session()
-    entries = [state.register(unhex(SUM["plan"]), SUM["number"]) for state in states.values()]
+@each("one_shot_sums")
+def test_a_whole_sum_from_its_secrets_to_its_total(case: dict[str, Any]) -> None:
+    states, whole = members(case), session(case)
+    entries = [state.register(unhex(case["plan"]), case["number"]) for state in states.values()]
     assert tuple(entries) == whole.committee.entries
-    assert whole.committee.pack().hex() == SUM["committee"]
-    assert whole.committee.digest.hex() == SUM["committee_digest"]
+    assert whole.committee.pack().hex() == case["committee"]
+    assert whole.committee.digest.hex() == case["committee_digest"]
     whole.check_authority()
-    columns: dict[int, list[bytes]] = {member: [] for member in MEMBERS}
-    for case in SUM["devices"]:
-        sent = DeviceMessage.unpack(unhex(case["message"]), whole)
+    columns: dict[int, list[bytes]] = {member: [] for member in states}
+    for device in case["devices"]:
+        sent = DeviceMessage.unpack(unhex(device["message"]), whole)
         check_message(whole, sent)
-        chance = Script(unhex(case["random_secret"]))
-        identity = Identity.of(unhex(case["identity_secret"]))
-        vector = whole.ring.vector(case["vector"])
+        chance = Script(unhex(device["random_secret"]))
+        identity = Identity.of(unhex(device["identity_secret"]))
+        vector = whole.ring.vector([device["vector"]])
         assert make_message(whole, identity, sent.enrolment, vector, chance) == sent
-        assert sent.opening(whole).label.hex() == case["label"]
-        assert sent.opening(whole).root.hex() == case["root"]
-        assert sent.digest(whole).hex() == case["digest"]
-        assert [column.hex() for column in sent.columns(whole)] == case["columns"]
-        for member, column in zip(MEMBERS, case["columns"], strict=True):
+        assert sent.opening(whole).label.hex() == device["label"]
+        assert sent.opening(whole).root.hex() == device["root"]
+        assert sent.digest(whole).hex() == device["digest"]
+        assert [column.hex() for column in sent.columns(whole)] == device["columns"]
+        for member, column in zip(states, device["columns"], strict=True):
             columns[member].append(unhex(column))
-    included, agreed, signatures, sums = list(map(unhex, SUM["included"])), {}, {}, {}
+    included, agreed, signatures, sums = list(map(unhex, case["included"])), {}, {}, {}
+    set_digest = unhex(case["set_digest"])
     for member, state in states.items():
         checked, complaints = state.check(whole, columns[member])
-        assert complaints == ComplaintList((), unhex(SUM["complaints"][member - 1]))
+        assert complaints == ComplaintList((), unhex(case["complaints"][member - 1]))
         agreed[member], signatures[member] = checked.agree(included)
-        assert agreed[member].set_digest.hex() == SUM["set_digest"]
-        assert signatures[member].hex() == SUM["set_signatures"][member - 1]
-        check_set_signature(whole, member, unhex(SUM["set_digest"]), signatures[member])
-    for member in MEMBERS:
+        assert agreed[member].set_digest == set_digest
+        assert signatures[member].hex() == case["set_signatures"][member - 1]
+        check_set_signature(whole, member, set_digest, signatures[member])
+    for member in states:
         sums[member] = agreed[member].release(signatures)
-        packed, signature = unhex(SUM["sums"][member - 1])[:-64], SUM["sums"][member - 1][-128:]
-        assert sums[member] == MemberSum(packed, unhex(signature))
-        check_sum(whole, member, unhex(SUM["set_digest"]), sums[member])
+        assert sums[member].pack().hex() == case["sums"][member - 1]
+        check_sum(whole, member, set_digest, sums[member])
     opened = open_sum(whole, sums)
-    assert same(opened.total, whole.ring.vector(SUM["total"]))
+    assert same(opened.total, whole.ring.vector([case["total"]]))
     assert opened.liars == frozenset()
+
+
+@each("no_shares")
+def test_no_shares(case: dict[str, Any]) -> None:
+    whole = session()
+    message = DeviceMessage.unpack(unhex(case["message"]), whole)
+    check_message(whole, message)
+    _, complaints = members(SUM)[3].check(whole, [message.column(whole, 3)])
+    assert complaints == ComplaintList((unhex(case["digest"]),), unhex(case["complaint"]))
 
 
 def test_a_false_complaint_is_valid() -> None:
@@ -143,7 +159,7 @@ def test_a_false_complaint_is_valid() -> None:
 @each("no_committees")
 def test_no_committees(case: dict[str, str]) -> None:
     with pytest.raises((ValueError, UnsafeRequestError)):
-        session(unhex(case["committee"])).check_authority()
+        session(committee=unhex(case["committee"])).check_authority()
 
 
 @each("no_messages")
