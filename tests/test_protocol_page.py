@@ -26,8 +26,6 @@ from secagg.messages import (
     pack_signatures,
     pack_signed_inputs,
 )
-from secagg.oneshot.field import least_prime
-from secagg.oneshot.moduli import PAIRWISE
 from secagg.ring import Lane
 from secagg.roster import RosterEntry, ShareCommitment, roster_bytes, share_commitments_bytes
 from secagg.seating import CohortSeating
@@ -138,7 +136,7 @@ def test_the_lanes_of_tracked_have_the_lengths_and_moduli_of_the_page() -> None:
         }
     )
     pieces, table = plan.pieces, plan.table.iblt.ring.lanes
-    checks = check_lanes(200 * 3, PAIRWISE)
+    checks = check_lanes(200 * 3)
     counted = [*checks, Lane(2**5, 1), *checks]
     strings = Lane(widest_prime(2**24 - 1), pieces.numbers * 3)
     assert Tracked().ring(plan).lanes == (Lane(2**3, 2), *counted, strings, *table)
@@ -146,23 +144,17 @@ def test_the_lanes_of_tracked_have_the_lengths_and_moduli_of_the_page() -> None:
     assert [lane.q for lane in checks] == [2**10, int(row_of_lanes("counters")[3][-8:])]
 
 
-def test_the_lanes_of_tracked_in_a_one_shot_sum_have_the_primes_of_the_page() -> None:
-    """Seven operators have m + rho + 1 = 12, so that P(0) = 13."""
+def test_the_lanes_of_tracked_in_a_one_shot_sum_have_one_prime_and_digits_of_keys() -> None:
     question = TrackedQuestion(
         threshold=9, contribution=3, domain=Hashed(max_bytes=9, key_bits=40), words=2000
     )
     committee = CommitteeTerms(members=OPERATORS)
     terms = Terms(cohort_size=200, minimum=50, sum="one-shot", committee=committee)
     plan = Tracked().first_plan(question, terms, "page", 4, Random(1))
-    names = tuple(question.domain.name(item) for item in "abc")
-    groups = CounterGroup(bits=3, items=names[:2]), CounterGroup(bits=5, items=names[2:])
-    plan = plan.model_copy(update={"counter_groups": groups})
-    check = int(row_of_lanes("counters")[3][-8:])
-    assert f"totals the larger of P(N M + 1) and {check}" in PROSE
-    moduli = [lane.q for lane in Tracked().ring(plan).lanes]
-    values = least_prime(plan.max_value + 1)
-    assert moduli[:-1] == [13, check, check, 37, check, check, values]
-    assert moduli[-1] == widest_prime(moduli[-1] - 1)
+    lanes, cell = Tracked().ring(plan).lanes, plan.table.iblt.cell
+    assert {lane.q for lane in lanes} == {plan.prime}
+    assert "`cells` × chunks × e elements" in PROSE
+    assert [lane.length for lane in lanes] == [plan.cells, plan.cells * 2 * cell.parts]
 
 
 def row_of_lanes(first: str) -> list[str]:
