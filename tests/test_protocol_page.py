@@ -13,6 +13,7 @@ from protocol.domains.hashed import Hashed
 from protocol.mechanisms.tracked.counters import CounterGroup, check_lanes
 from protocol.mechanisms.tracked.mechanism import Tracked
 from protocol.mechanisms.tracked.plan import TrackedQuestion
+from protocol.mechanisms.tracked.split_counters import SplitGroup
 from protocol.mechanisms.tracked.string_fetching import StringPiece
 from protocol.numerics.finite_fields import widest_prime
 from protocol.question_and_plan import Terms
@@ -144,17 +145,27 @@ def test_the_lanes_of_tracked_have_the_lengths_and_moduli_of_the_page() -> None:
     assert [lane.q for lane in checks] == [2**10, int(row_of_lanes("counters")[3][-8:])]
 
 
-def test_the_lanes_of_tracked_in_a_one_shot_sum_have_one_prime_and_digits_of_keys() -> None:
+def test_the_lanes_of_tracked_in_a_one_shot_sum_have_one_prime_and_the_page_s_lengths() -> None:
     question = TrackedQuestion(
         threshold=9, contribution=3, domain=Hashed(max_bytes=9, key_bits=40), words=2000
     )
     committee = CommitteeTerms(members=OPERATORS)
     terms = Terms(cohort_size=200, minimum=50, sum="one-shot", committee=committee)
     plan = Tracked().first_plan(question, terms, "page", 4, Random(1))
-    lanes, cell = Tracked().ring(plan).lanes, plan.table.iblt.cell
-    assert {lane.q for lane in lanes} == {plan.prime}
-    assert "`cells` × chunks × e elements" in PROSE
-    assert [lane.length for lane in lanes] == [plan.cells, plan.cells * 2 * cell.parts]
+    names = tuple(question.domain.name(item) for item in "abc")
+    groups = (
+        SplitGroup(counters=1, items=names[:2]).model_dump(),
+        SplitGroup(counters=4, items=names[2:]).model_dump(),
+    )
+    pieces = [{"name": name, "piece": 0} for name in names]
+    changes = {"prime": 4129, "max_value": 4000, "cells": 96, "string_pieces": pieces}
+    plan = plan.next_round(Random(1), counter_groups=groups, counter_classes=(2, 4), **changes)
+    cell, lanes = plan.table.iblt.cell, Tracked().ring(plan).lanes
+    assert {lane.q for lane in lanes} == {4129}
+    strings = 3 * -(-24 * plan.pieces.numbers // 12)
+    assert [lane.length for lane in lanes] == [6, 2, strings, 96, 96 * 2 * cell.parts]
+    for first in ("items' counters", "classes of", "pieces of strings", "table: values; keys"):
+        assert row_of_lanes(first)
 
 
 def row_of_lanes(first: str) -> list[str]:

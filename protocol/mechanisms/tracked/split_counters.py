@@ -37,6 +37,7 @@ from secagg.ring import Lane, Vector
 
 MAX_COUNTERS_OF_ITEM = 4096
 _COIN_BITS = np.uint64(3)  # two coins: a copy is in its class with probability 1/4
+_MAX_ABOVE_ZERO = 3
 _PICK_SHIFT = np.uint64(11)
 
 
@@ -157,11 +158,15 @@ def class_limit(p: int) -> float:
 
 
 def classes_of(counts: Floats, p: int) -> tuple[int, ...]:
-    """Return the sizes of classes of counters with these expected `counts`, in order."""
-    sizes, size, total, limit = list[int](), 0, 0.0, class_limit(p)
+    """Return the sizes of classes of counters with these expected `counts`, in order.
+
+    A class has at most three counters whose windows do not begin at 0. If all of four were gone,
+    four windows would be missing, which thinned classes do not show.
+    """
+    sizes, size, total, above, limit = list[int](), 0, 0.0, 0, class_limit(p)
     for count in counts.tolist():
-        if size and total + count > limit:
+        if size and (total + count > limit or above + (count > p / 2) > _MAX_ABOVE_ZERO):
             sizes.append(size)
-            size, total = 0, 0.0
-        size, total = size + 1, total + count
+            size, total, above = 0, 0.0, 0
+        size, total, above = size + 1, total + count, above + (count > p / 2)
     return (*sizes, size) if size else ()

@@ -71,7 +71,7 @@ WINDOW_SLACK = 5  # counts that liars may add on both sides
 # MIN_PRIME on, with which three bytes of a string take at most MAX_NUMBER_BITS.
 MIN_PRIME, PRIME_STEP, MAX_NUMBER_BITS = 61, 1.3, 30
 # Standard deviations up to which a thinned count agrees with the counts that were read.
-CLASS_Z_SCORE = 4.0
+CLASS_Z_SCORE = 3.0
 
 # Posterior of counts outside their windows (`window_posterior.py`).
 

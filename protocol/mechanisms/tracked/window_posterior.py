@@ -120,18 +120,18 @@ def read_thinned(
     `thinned` is the sum of the true counts, of which each copy is kept with probability 1/4, modulo
     `window`. If it agrees with `counts`, they are the true ones.
     """
-    missing = np.arange(-_MAX_MISSING_IN_CLASS, _MAX_MISSING_IN_CLASS + 1)
+    most = _MAX_MISSING_IN_CLASS
+    missing = np.arange(-most, most + 1)
     surprises = _surprises(counts.sum() + window * missing, window, thinned)
-    if abs(surprises[_MAX_MISSING_IN_CLASS]) <= tuning.CLASS_Z_SCORE:
+    if abs(surprises[most]) <= tuning.CLASS_Z_SCORE:
         return WindowPosterior(counts, None)
     shifts = _all_shifts()
     usual, changed = _priors(counts[:, np.newaxis] + window * shifts, means, deviations)
     best, best_weights, likelihood = usual, np.zeros(len(missing)), -math.inf
     for share in _CHANGED_SHARES:
         prior = (1 - share) * usual + share * changed
-        sums = _SumOfShifts.of(prior, 0)
-        below = sums.reach - _MAX_MISSING_IN_CLASS
-        logarithms = np.log(sums.before[-1, below : below + len(missing)] + _MIN_WEIGHT)
+        sums = _SumOfShifts.of(prior, most)
+        logarithms = np.log(sums.before[-1, sums.reach + missing] + _MIN_WEIGHT)
         logarithms += np.log(prior.sum(axis=1)).sum() - surprises**2 / 2
         total = float(special.logsumexp(logarithms))
         if total > likelihood:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from protocol.committee_terms import CommitteeTerms
 from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Alphabet
 from protocol.estimation.empirical_bayes import decision_threshold
@@ -25,11 +26,16 @@ from protocol.mechanisms.tracked.string_fetching import KnownStrings
 from protocol.question_and_plan import AUTO_WORDS, Terms
 from protocol.simulation.study import RoundOutcome, run_study
 from protocol.study_state import EMPTY_STATE, MAX_BLOCKS
+from secagg.keys import Identity
 from tests.protocol.chance import seeded
 
 MECHANISM = Tracked()
 LETTERS = Alphabet(characters="abcdefghijklmnopqrstuvwxyz", length=2)
 TERMS = Terms(cohort_size=1000, minimum=500)
+OPERATORS = tuple(Identity.of(bytes([number]) * 32).public.hex() for number in range(7))
+ONE_SHOT = Terms(
+    cohort_size=1000, minimum=500, sum="one-shot", committee=CommitteeTerms(members=OPERATORS)
+)
 ITEMS = [a + b for a in LETTERS.characters for b in LETTERS.characters]
 ZIPF = 1 / np.arange(1, len(ITEMS) + 1) ** 1.1
 
@@ -280,6 +286,47 @@ def test_a_plan_that_cannot_be_meant_is_refused(changes: dict[str, Any], why: st
     TrackedPlan.model_validate(smaller)
     with pytest.raises(ValidationError, match=why):
         TrackedPlan.model_validate(smaller | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"prime": 0}, "a one-shot sum has a prime"),
+        ({"prime": 509}, "509 is no prime for this sum: 521 is one"),
+        ({"prime": 521, "max_value": 521}, "values up to 521 wrap"),
+        ({"counter_groups": ({"bits": 3, "items": ("ab",)},)}, "another kind of sums"),
+        ({"counter_groups": ({"counters": 2, "items": ("ab",)},)}, "of 2 counters expected"),
+        ({"counter_classes": (1,)}, "of 0 counters expected"),
+        ({"counter_groups": ({"counters": 0, "items": ("ab",)},)}, "greater than or equal to 1"),
+    ],
+)
+def test_a_one_shot_plan_that_cannot_be_meant_is_refused(changes: dict[str, Any], why: str) -> None:
+    plan = MECHANISM.first_plan(question(), ONE_SHOT, "study", 5, random.Random(1))
+    smaller = plan.model_dump() | {"cells": 32, "prime": 521, "max_value": 500}
+    TrackedPlan.model_validate(smaller)
+    with pytest.raises(ValidationError, match=why):
+        TrackedPlan.model_validate(smaller | changes)
+    pairwise = MECHANISM.first_plan(question(), TERMS, "study", 5, random.Random(1))
+    with pytest.raises(ValidationError, match="a pairwise sum has none"):
+        TrackedPlan.model_validate(pairwise.model_dump() | {"prime": 521})
+
+
+@pytest.mark.parametrize("late", ["", "yy"])
+def test_a_one_shot_study_with_one_prime_counts_what_is_held(late: str) -> None:
+    """Also an item that comes up late, held by half of the devices, is counted or unsure."""
+    held = [[devices] for devices in people(20, 1, late=late)]
+    asked = question(words=300)
+    outcomes = list(run_study(MECHANISM, asked, ONE_SHOT, held, random.Random(1), planned=20))
+    for outcome in outcomes:
+        plan, answer = outcome.plan, outcome.answer
+        assert plan.moduli.nbytes(plan.ring) <= asked.nbytes
+        assert {lane.q for lane in plan.ring.lanes} == {plan.prime}
+        for each in answer.estimates if answer else ():
+            if each.item in plan.counters.rows and each.variance == 0:
+                assert each.count == outcome.truth.get(each.item, 0)
+    heavy = {each.item for each in MECHANISM.final_estimates(asked, outcomes[-1].study_state)}
+    assert f1(heavy, outcomes, 60) > 0.93
+    assert late in heavy or not late
 
 
 def test_a_poisoned_counter_is_a_fault() -> None:

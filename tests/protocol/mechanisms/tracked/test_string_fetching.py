@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.tracked.string_fetching import KnownStrings, StringPieces, piece_numbers
 from protocol.study_state import EMPTY_STATE
+from secagg.oneshot.moduli import PAIRWISE, Moduli
 
 DOMAIN = Hashed(max_bytes=60)
 MAX_COUNT = 10_000
@@ -18,11 +19,15 @@ texts = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=
 
 
 def fetch(
-    strings: KnownStrings, names: list[str], holders: Mapping[str, int], noise: int = 0
+    strings: KnownStrings,
+    names: list[str],
+    holders: Mapping[str, int],
+    noise: int = 0,
+    moduli: Moduli = PAIRWISE,
 ) -> KnownStrings:
     """Return the strings after a round that fetches the next piece of each name."""
     fetches = StringPieces(
-        tuple(strings.next_piece(name, NUMBERS) for name in names), MAX_COUNT, NUMBERS
+        tuple(strings.next_piece(name, NUMBERS) for name in names), MAX_COUNT, NUMBERS, moduli
     )
     lane = fetches.lane
     sums = np.zeros(lane.length, np.uint64)
@@ -34,12 +39,17 @@ def fetch(
     return strings.add(fetches.decode(sums.astype(lane.dtype), counts))
 
 
-@given(st.dictionaries(texts, st.integers(1, 30), min_size=1, max_size=5))
-def test_every_string_is_complete_after_one_round_per_piece(holders: dict[str, int]) -> None:
+@given(
+    st.dictionaries(texts, st.integers(1, 30), min_size=1, max_size=5),
+    st.sampled_from([PAIRWISE, *(Moduli(13).fixed(p) for p in (61, 521, 65521))]),
+)
+def test_every_string_is_complete_after_one_round_per_piece(
+    holders: dict[str, int], moduli: Moduli
+) -> None:
     strings, names = KnownStrings(DOMAIN), [DOMAIN.name(item) for item in holders]
     for _ in range(max(len(item.encode()) for item in holders) // 12 + 1):
         missing = [name for name in names if name not in strings.complete]
-        strings = fetch(strings, missing, holders)
+        strings = fetch(strings, missing, holders, moduli=moduli)
     assert strings.complete == {DOMAIN.name(item): item for item in holders}
     assert strings.partial == {}
 

@@ -8,7 +8,7 @@ from alembic import op
 
 from server.db.schema import StudyRow
 
-revision = "0001_plans_as_texts"
+revision = "0001_one_prime"
 down_revision = None
 
 

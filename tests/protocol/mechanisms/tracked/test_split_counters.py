@@ -1,0 +1,165 @@
+"""Counters modulo one prime are read right, or say by their variance that they are not sure."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import nbinom
+
+from protocol.mechanisms.tracked import tuning_constants as tuning
+from protocol.mechanisms.tracked.split_counters import (
+    SplitCounters,
+    SplitGroup,
+    class_limit,
+    classes_of,
+    counters_needed,
+)
+from protocol.mechanisms.tracked.window_posterior import read_thinned
+from protocol.numerics.array_types import Floats, Integers
+from protocol.randomness import seeded_words
+from secagg.oneshot.moduli import Moduli
+
+PRIMES = (241, 521, 1021)
+# Expected counts of items whose frequencies fall as 1 / rank, some with several counters.
+EXPECTED = 2_000 / np.arange(1, 121)
+
+
+def counters_of(p: int, expected: Floats = EXPECTED) -> tuple[SplitCounters, Floats]:
+    """Return counters of items with these expected counts, and the counts in their order."""
+    needed = counters_needed(expected, np.sqrt(expected), np.zeros(len(expected)), p)
+    order = np.argsort(needed, kind="stable")
+    groups = tuple(
+        SplitGroup(counters=each, items=tuple(map(str, order[needed[order] == each].tolist())))
+        for each in np.unique(needed).tolist()
+    )
+    of_counters = np.repeat(expected[order] / needed[order], needed[order])
+    counters = SplitCounters(groups, classes_of(of_counters, p), Moduli(13).fixed(p))
+    return counters, expected[order]
+
+
+@pytest.mark.parametrize("p", PRIMES)
+def test_usual_counts_are_read_exactly(p: int) -> None:
+    """Thinned counts beyond three deviations are rare, and then the prior decides."""
+    counters, expected = counters_of(p)
+    rng = np.random.default_rng(p)
+    for _ in range(20):
+        counts = rng.poisson(expected)
+        vector = counters.encode(counts, seeded_words(rng))
+        read = counters.decode(vector, expected, np.sqrt(expected))
+        assert (read.counts == counts)[read.variances == 0].all()
+        assert (read.variances > 0).sum() <= 3
+
+
+@pytest.mark.parametrize("p", PRIMES)
+@pytest.mark.parametrize("windows", [1.15, 2.1, 3.1])
+def test_a_count_that_left_its_window_is_read_right_or_its_variance_says_so(
+    p: int, windows: float
+) -> None:
+    """With p = 521 an item that rises from 100 to 700 looks as if it had risen to 179."""
+    counters, expected = counters_of(p)
+    rng, exact = np.random.default_rng(p), 0
+    for _ in range(12):
+        counts = rng.poisson(expected)
+        row = int(rng.choice(np.flatnonzero((expected > 20) & (expected < 120))))
+        counts[row] += round(windows * p)
+        vector = counters.encode(counts, seeded_words(rng))
+        read = counters.decode(vector, expected, np.sqrt(expected))
+        wrong = read.counts != counts
+        assert (read.variances[wrong] > 0).all()
+        exact += not wrong.any()
+    assert exact >= 6  # an unlucky class has other items that might have changed
+
+
+def test_all_items_may_be_gone() -> None:
+    counters, expected = counters_of(521)
+    counts = np.zeros(len(expected), np.int64)
+    vector = counters.encode(counts, seeded_words(np.random.default_rng(1)))
+    read = counters.decode(vector, expected, np.sqrt(expected))
+    assert (read.counts == counts)[read.variances == 0].all()
+
+
+def test_every_copy_is_in_one_counter_of_its_item_and_a_quarter_in_its_class() -> None:
+    groups = SplitGroup(counters=1, items=("a", "b")), SplitGroup(counters=4, items=("c",))
+    counters = SplitCounters(groups, (2, 1, 3), Moduli(13).fixed(10_009))
+    vector = counters.encode(np.array([10, 0, 8000]), seeded_words(np.random.default_rng(1)))
+    assert vector[0][:2].tolist() == [10, 0]
+    assert vector[0].sum() == 8010
+    # Binomial counts within six deviations: sqrt(8000 / 4 * 3 / 4) = 39, and for 6,000 copies 34.
+    assert (np.abs(vector[0][2:].astype(int) - 2000) < 6 * 39).all()
+    assert (np.abs(vector[1].astype(int) - [2.5, 500, 1500]) < [10, 6 * 20, 6 * 34]).all()
+
+
+@given(
+    counts=st.lists(st.floats(0, 5000), max_size=60), p=st.sampled_from([61, 101, 521, 2017, 65521])
+)
+def test_classes_cover_all_counters_and_stay_below_their_limit(counts: list[float], p: int) -> None:
+    sizes = classes_of(np.array(counts), p)
+    assert sum(sizes) == len(counts)
+    for end, size in zip(np.cumsum(sizes).tolist(), sizes, strict=True):
+        assert size == 1 or sum(counts[end - size : end]) <= class_limit(p)
+
+
+@given(
+    expected=st.floats(0, 1e5), deviation=st.floats(0.5, 1e4), p=st.sampled_from([61, 521, 8221])
+)
+def test_all_windows_of_an_item_hold_six_deviations_and_a_tenth(
+    expected: float, deviation: float, p: int
+) -> None:
+    arrays = np.array([expected]), np.array([deviation]), np.zeros(1)
+    (needed,) = counters_needed(*arrays, p).tolist()
+    if needed < 4096:
+        assert needed * p >= 2 * (6 * deviation + expected / 10)
+        assert expected / needed <= class_limit(p)
+        assert 12 * np.sqrt(expected / needed) <= p / 2
+    assert counters_needed(arrays[0], arrays[1], np.array([3.0 * p]), p)[0] >= min(4096, needed)
+
+
+# The posterior of a class, against all possible sets of counts.
+
+P, MEANS = 61, np.array([9.0, 6.0, 20.0, 4.0])
+DEVIATIONS = 1.2 * np.sqrt(MEANS)
+SHIFTS = np.arange(-1, 3)
+
+
+def _posterior(counts: Integers, thinned: int) -> Floats:
+    """Return the marginals (item, shift) by the definition of the prior and of the coins."""
+    possible = counts[:, np.newaxis] + P * SHIFTS
+    means, variances = MEANS[:, np.newaxis], DEVIATIONS[:, np.newaxis] ** 2
+    usual = nbinom.pmf(possible, means**2 / (variances - means), means / variances)
+    changed = means / (2 * np.maximum(means, possible) ** 2)
+    columns = np.array(list(product(range(len(SHIFTS)), repeat=len(counts))))
+    rows, best, likelihood = np.arange(len(counts)), np.zeros(len(columns)), -1.0
+    sums = np.maximum(possible[rows, columns].sum(axis=1), 1)
+    off = (thinned - sums / 4 + P / 2) % P - P / 2
+    for share in (2.0**-power for power in range(1, 11)):
+        prior = np.where(possible >= 0, (1 - share) * usual + share * changed, 0.0)
+        weights = prior[rows, columns].prod(axis=1) * np.exp(-(off**2) / (2 * sums * 3 / 16))
+        if weights.sum() > likelihood:
+            best, likelihood = weights, weights.sum()
+    marginals = np.zeros((len(counts), len(SHIFTS)))
+    for row in range(len(counts)):
+        np.add.at(marginals[row], columns[:, row], best / likelihood)
+    return marginals
+
+
+@pytest.mark.parametrize("thinned", range(0, P, 5))
+def test_the_posterior_of_a_class_is_that_of_all_sets_of_counts(
+    thinned: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "MAX_WINDOWS_BELOW", 1)
+    monkeypatch.setattr(tuning, "MAX_WINDOWS_ABOVE", 2)
+    monkeypatch.setattr(tuning, "CLASS_Z_SCORE", -1.0)
+    counts = np.array([11, 6, 50, 3])
+    read, marginals = (
+        read_thinned(counts, P, MEANS, DEVIATIONS, thinned),
+        _posterior(counts, thinned),
+    )
+    likely = marginals.argmax(axis=1)
+    assert read.counts.tolist() == (counts + P * SHIFTS[likely]).tolist()
+    if read.squared_errors is None:
+        assert marginals.max(axis=1).min() >= 0.998
+        return
+    expected = (marginals * (SHIFTS - SHIFTS[likely][:, np.newaxis]) ** 2).sum(axis=1) * P**2
+    assert read.squared_errors == pytest.approx(expected, rel=0.02, abs=1)
