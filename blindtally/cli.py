@@ -47,7 +47,7 @@ COMMANDS = {
     "plan": "Recommend a mechanism and its parameters, and predict the results of a study.",
     "studies": "Create, read, compare, stop and delete studies.",
     "watch": "Follow a study until it ends, with a line for each round that begins or finishes.",
-    "query": "Query a study for frequent items, quantiles, ranks, prefixes, or its distribution.",
+    "query": "Show the answer of a study: common items, means, medians, or other shares.",
     "changes": "Show heavy hitters that are rising, falling, new or gone, or rates by round.",
     "privacy": "Show released counts, the privacy loss to each party, and the remaining budget.",
     "mechanisms": "List the mechanisms, each with its purpose, guarantee and cost.",

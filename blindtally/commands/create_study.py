@@ -111,13 +111,16 @@ def create_study(
     ] = None,
     registrar: Annotated[
         str | None,
-        Option(help="Public key of the registrar; without it, most devices refuse a sum."),
+        Option(
+            help="Public key of the registrar, as `blindtally registrar create` prints it; without "
+            "it, most devices refuse a sum."
+        ),
     ] = None,
     url: UrlOption = DEFAULT_URL,
     key: ApiKeyOption = None,
     json_path: JsonOption = None,
 ) -> None:
-    """Create a study, start it, and print its id.
+    r"""Create a study, start it, and print its id.
 
     Name what devices hold: --numbers, --strings or --options. Without --words, a simulation of some
     seconds, or of a minute for large studies, chooses the words with which `tracked` reaches an F1
@@ -125,8 +128,11 @@ def create_study(
     has a privacy budget.
 
     Example:
-      blindtally studies create ages --devices 900 --threshold 90 --numbers 0:100
-      blindtally studies create pets --devices 900 --threshold 90 --options a,b
+      blindtally registrar create registrar.key
+      blindtally studies create \
+       pets --devices 900 --threshold 90 --options a,b --registrar KEY
+      blindtally studies create \
+       age --devices 900 --threshold 90 --numbers 0:99 --private 1 --registrar KEY
     """
     from blindtally.console.presets import preset_fields
     from blindtally.console.service_connection import open_analyst

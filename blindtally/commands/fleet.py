@@ -62,8 +62,8 @@ def fleet(
     registrar: Annotated[
         Path,
         Option(
-            help="Key file of the registrar that enrols the devices; a new study makes it if it "
-            "is missing."
+            help="Key file of the registrar that enrols the devices (with --no-registrar, none); a "
+            "new study makes it if it is missing."
         ),
     ] = DEFAULT_KEY_FILE,
     sets: Annotated[

@@ -1,5 +1,6 @@
 """`blindtally privacy`: privacy loss of a device in a study, or in all studies of a population."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
@@ -76,10 +77,11 @@ def privacy(
 
 
 def _show(statement: "Statement") -> None:
-    sights = [
-        (sight.party, format_epsilon(sight.epsilon), format_epsilon(sight.epsilon_replace_one))
+    bounds: dict[str, tuple[str, ...]] = {
+        sight.party: (format_epsilon(sight.epsilon), format_epsilon(sight.epsilon_replace_one))
         for sight in statement.parties
-    ]
+    }
+    sights = [(names, *both) for names, both in _equal_views(bounds).items()]
     title = f"Bounds for all releases together, at delta {statement.delta:g}"
     print_parts(result_table(["party"], ["epsilon", "replace-one"], sights, title))
     if statement.budget is not None:
@@ -94,14 +96,26 @@ def _show(statement: "Statement") -> None:
         mechanism = line.entry.event.model_dump()
         kind = mechanism.pop("kind")
         of = ", ".join(f"{name} {_format_number(value)}" for name, value in mechanism.items())
-        views: dict[str, str] = {
-            who: f"epsilon {format_epsilon(line.epsilon[who])}; sees {view.sees}; "
-            f"assumption: {view.assumption}"
+        views: dict[str, tuple[str, ...]] = {
+            who: (
+                f"epsilon {format_epsilon(line.epsilon[who])}",
+                f"sees {view.sees}",
+                f"assumption: {view.assumption}",
+            )
             for who, view in line.views.items()
         }
-        print_parts("", bold_lines(f"{line.entry.name}: {kind}, {of}"), fact_table(views))
+        facts = fact_table(_equal_views(views))
+        print_parts("", bold_lines(f"{line.entry.name}: {kind}, {of}"), facts)
     if not statement.lines:
         print_parts("", "no release yet")
+
+
+def _equal_views(views: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Return each view once, by the names of all parties that have it."""
+    parties: dict[tuple[str, ...], list[str]] = {}
+    for name, view in views.items():
+        parties.setdefault(view, []).append(name)
+    return {", ".join(names): view for view, names in parties.items()}
 
 
 def _format_number(value: object) -> str:

@@ -31,7 +31,7 @@ _DEFAULT_QUANTILES = [0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99]
 def query(
     study: Annotated[str, Argument(help="Name or id of the study.")],
     quantile: Annotated[
-        list[float] | None, Option(help="Rank from 0 to 1 whose number to return; repeatable.")
+        list[float] | None, Option(help="Such as 0.5: what half of devices are below; repeatable.")
     ] = None,
     rank: Annotated[
         list[float] | None,
@@ -46,10 +46,10 @@ def query(
         ),
     ] = None,
     prefix: Annotated[
-        list[str] | None, Option(help="Prefix of strings whose share to return; repeatable.")
+        list[str] | None, Option(help="First letters of strings whose share to return; repeatable.")
     ] = None,
     cdf: Annotated[
-        int | None, Option(min=2, max=1000, help="Number of points of the CDF to return.")
+        int | None, Option(min=2, max=1000, help="Number of values to return with the share below.")
     ] = None,
     top: Annotated[
         int | None,
@@ -67,7 +67,8 @@ def query(
     estimator: Annotated[
         Literal["ratio", "plain"],
         Option(
-            help="Estimator of tries: plain counts pruned prefixes as 0, ratio keeps their mass."
+            help="Where triehh adds strings whose beginning it gave up as rare: to no others "
+            "(plain), or to those with the same first letters (ratio).",
         ),
     ] = "ratio",
     beta: Annotated[
@@ -91,12 +92,12 @@ def query(
     key: ApiKeyOption = None,
     json_path: JsonOption = None,
 ) -> None:
-    """Query a study for frequent items, quantiles, ranks, prefixes, or its distribution.
+    """Show the answer of a study: common items, means, medians, or other shares.
 
-    Without options, the answer depends on the study: quantiles of numbers, the mean, sum and
-    standard deviation of numbers, the total and the most frequent items of each segment, or the
-    most frequent items, each with its probability of being among them. A query uses only counts
-    that are released already, so it costs no privacy.
+    Without options, the answer depends on the study: the most frequent items, those of each segment
+    with its total, the mean and sum of numbers, or the numbers that 1%, 5%, ... 99% of devices are
+    below. An item has its chance to truly reach the threshold. A query uses only counts that
+    are released already, so it costs no privacy.
 
     Example:
       blindtally query words --top 20 --out words.parquet
@@ -264,7 +265,9 @@ def _answer_items(study: "Study", shown: int, threshold: float | None) -> _Answe
         words = count_with_range(rounds[-1].plan, CountedRounds.of(rounds)) if options else ""
         cells += [[option, words, "", ""] for option, *_ in options]
         notes += [*more, *notes_on_list(study.refresh(), rounds, listed)]
-    headings = ["estimate, 95% interval", "probability heavy", "probability in this list"]
+    least = question.threshold if threshold is None else threshold
+    chances = [f"chance to reach {least:,.6g}", f"chance of the top {shown}"]
+    headings = ["estimate, 95% interval", *chances]
     table = result_table(["item"], headings, cells)
     document: dict[str, Any] = {"items": [row.model_dump() for row in rows]}
     document |= {"unlisted": unlisted_counts(rounds, listed)} if is_whole else {}

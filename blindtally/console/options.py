@@ -62,7 +62,7 @@ def choose_url(context: Context, value: str) -> str:
     if source is not None and source.name == "DEFAULT":
         profile = find_profile(DEFAULT_PROFILE)
     else:
-        profile = find_profile(url=value) if "://" in value else find_profile(value)
+        profile = find_profile(url=check_url(value)) if "://" in value else find_profile(value)
     if profile is None and "://" not in value:
         raise BadParameter(
             "there is no profile of this name, and it is not an http or https address: `blindtally "

@@ -136,6 +136,7 @@ class DemoRun:
         is_elsewhere = Path(program).name == "blindtally" and program != shutil.which("blindtally")
         named = os.path.relpath(program) if is_elsewhere else "blindtally"
         database = shlex.quote(self.service.database_url)
-        restart = f"{shlex.quote(named)} serve --open --database {database}"
+        port = self.service.port
+        restart = f"{shlex.quote(named)} serve --open --port {port} --database {database}"
         self.console.print(f"All files are in {self.folder}/.", soft_wrap=True)
         self.console.print(f"To open the page again: {restart}", soft_wrap=True)

@@ -13,6 +13,7 @@ from blindtally.console.progress import progress_bars
 from blindtally.console.tables import result_table
 from blindtally.console.terminal import Terminal
 from blindtally.fleet_run.results import RoundResult, StudyResults
+from blindtally.simulate.scores import CHANCE_OF_MISS
 from client.device.device import STEP_OF_PHASE
 from client.fleet.config_and_results import FleetProgress
 from protocol.api.messages import RoundView
@@ -106,13 +107,15 @@ def _describe_outcome(result: RoundResult, least_holders: float) -> str:
     if result.distinct is None:
         return result.state + missing
     items = "item" if result.distinct == 1 else "items"
-    held = f"{items} of {least_holders:g} devices or more"
+    held = f"{items} counted at {least_holders:g} or more of them"
     return f"{result.state}: {result.distinct:,.0f} {held}{missing}"
 
 
 def print_results(console: Terminal, results: StudyResults) -> None:
     if results.heavy_hitters or results.unlisted:
         console.print(_heavy_hitter_table(results))
+    if not all(item.is_covered for item in results.heavy_hitters):
+        console.print(f"A true count is outside its interval: {CHANCE_OF_MISS}.")
     for note in results.notes:
         console.print(note)
     if results.missed:
@@ -142,5 +145,5 @@ def _heavy_hitter_table(results: StudyResults) -> Group:
     rows += [(item, words, "", "", "") for item, words in shown]
     if len(unlisted) > len(shown):
         rows.append((f"and {len(unlisted) - len(shown)} more", unlisted[0][1], "", "", ""))
-    title = f"Counted at {results.threshold:g} devices or more, with 95% intervals"
+    title = f"Counted at {results.threshold:g} devices or more of all rounds, with 95% intervals"
     return result_table(["item"], ["devices", "from", "to", "true"], rows, title)

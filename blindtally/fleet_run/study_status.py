@@ -133,7 +133,7 @@ def study_url(url: str, study: str) -> str:
 
 def _describe_cohorts(cohorts: list[CohortView], terms: Terms, *, hides_counts: bool) -> str:
     phase, first = cohorts[0].phase, cohorts[0]
-    names = f"cohort {first.number + 1}" if len(cohorts) == 1 else f"{len(cohorts):,} cohorts"
+    names = f"cohort {first.number}" if len(cohorts) == 1 else f"{len(cohorts):,} cohorts"
     if phase.is_over:
         return f"{names} {phase}"
     end = _format_time(max(cohort.deadline for cohort in cohorts))

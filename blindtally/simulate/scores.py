@@ -17,6 +17,7 @@ from protocol.domains import Domain
 from protocol.estimation.estimates import CONFIDENCE_LEVEL, Estimate
 from protocol.mechanism import Mechanism
 
+CHANCE_OF_MISS = f"about 1 of {1 / (1 - CONFIDENCE_LEVEL):.0f} intervals misses the truth"
 _RANKS = (50, 100, 300, 1000)  # of the most frequent items, for recall and F1
 
 
@@ -75,9 +76,8 @@ class Comparison:
         """Return the line that compares intervals with true counts, if there are intervals."""
         if self.interval_coverage is None:
             return {}
-        count, level = f"{len(self.found_items):,}", f"{CONFIDENCE_LEVEL:.0%}"
-        text = f"{self.interval_coverage:.1%} of {count} hold the true count; {level} should"
-        return {"intervals": text}
+        text = f"{self.interval_coverage:.1%} of {len(self.found_items):,} hold the true count"
+        return {"intervals": text if self.interval_coverage == 1 else f"{text}; {CHANCE_OF_MISS}"}
 
 
 def score(found_items: set[str], heavy: set[str]) -> Score:

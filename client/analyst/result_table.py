@@ -76,9 +76,10 @@ class ResultTable(Sequence[T]):
         """Return the first rows as aligned text, with numbers to the right."""
         if not self._rows:
             return "no rows"
-        records = self[:_MAX_SHOWN_ROWS]._records
+        shown = self._shown()
+        records = shown._records
         is_number = [isinstance(cell, int | float) for cell in records[0]]
-        texts = [self.columns, *([one_line(cell) for cell in record] for record in records)]
+        texts = [shown.columns, *([one_line(cell) for cell in record] for record in records)]
         widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
         lines = (
             "  ".join(
@@ -92,14 +93,23 @@ class ResultTable(Sequence[T]):
 
     def _repr_html_(self) -> str:
         """Return the first rows as HTML, for notebooks."""
-        head = "".join(f"<th>{escape(column)}</th>" for column in self.columns)
+        shown = self._shown()
+        head = "".join(f"<th>{escape(column)}</th>" for column in shown.columns)
         rows = "".join(
             "<tr>" + "".join(f"<td>{escape(cell_text(cell))}</td>" for cell in record) + "</tr>"
-            for record in self[:_MAX_SHOWN_ROWS]._records
+            for record in shown._records
         )
         hidden = len(self) - _MAX_SHOWN_ROWS
         more = f"<p>{hidden:,} more rows</p>" if hidden > 0 else ""
         return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}"
+
+    def _shown(self) -> "ResultTable[T]":
+        """Return the first rows, without the columns that are empty in all of them."""
+        rows = self[:_MAX_SHOWN_ROWS]
+        used = [
+            each for each in self.columns if any(getattr(row, each) is not None for row in rows)
+        ]
+        return ResultTable(rows, used)
 
     @property
     def _records(self) -> list[list[object]]:

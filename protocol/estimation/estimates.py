@@ -83,8 +83,8 @@ def quality_sentence(quality: ListQuality, *, has_keys: bool) -> str:
         return rest
     keys = " (keys without their strings count as wrong)" if has_keys else ""
     return (
-        f"The list is expected to have a precision of {precision:.1%} and a recall of "
-        f"{recall:.1%}{keys}. {rest}"
+        f"Of the listed items, about {precision:.1%} reach the threshold (precision), and of those "
+        f"that reach it, about {recall:.1%} are listed (recall){keys}. {rest}"
     )
 
 

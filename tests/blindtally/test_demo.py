@@ -36,7 +36,7 @@ from client.device.driver import EndState
 from client.device.encoding import Contribution
 from client.fleet.config_and_results import DeviceResult, FleetRound
 from client.http.exchange import Traffic
-from protocol.api.messages import CohortView, RoundView, StudyView
+from protocol.api.messages import CohortView, HeavyHitter, RoundView, StudyView
 from protocol.api.phases import PAIRWISE_SUM
 from protocol.mechanisms.registry import MECHANISMS
 from protocol.randomness import seeded_words
@@ -70,7 +70,8 @@ def test_the_demo_finds_heavy_hitters_and_writes_everything_down(tmp_path: Path)
         r"counted at \d+ or more of 22 devices; github.com at (about )?\d+ of them", text
     )
     assert "it could not see what any one device holds" in text
-    assert any("blindtally.db" in line and "serve --open --database" in line for line in lines)
+    again = lines[0].split("/")[2].replace("127.0.0.1:", "serve --open --port ")
+    assert f"{again} --database sqlite:///{out}/blindtally.db" in lines[-1]
     modes = {path.name: oct(path.stat().st_mode & 0o777) for path in out.iterdir()}
     private = dict.fromkeys(["blindtally.db", "results.json", "server.log"], "0o600")
     assert (out.stat().st_mode & 0o777, modes) == (0o700, private)
@@ -218,10 +219,12 @@ def test_blamed_participants_are_named() -> None:
     assert result.violations == ("cohort 0, participant 2 shared false secrets",)
     study = StudyView.model_validate(study_document(SETUP.question, SETUP.terms))
     screen = Console(record=True, width=80, file=io.StringIO())
-    print_results(
-        screen, summarize_study(study, [], [finished], rounds=[result], seconds=1, settings={})
-    )
-    assert "blamed in round 1: cohort 0, participant 2 shared false secrets" in screen.export_text()
+    rows = [HeavyHitter(item="example.org", estimate=8, standard_error=0.5, low=7, high=9)]
+    rest = {"rounds": [result], "seconds": 1, "settings": {}}
+    print_results(screen, summarize_study(study, rows, [finished], **rest))
+    text = screen.export_text()
+    assert "blamed in round 1: cohort 0, participant 2 shared false secrets" in text
+    assert "about 1 of 20 intervals misses" in text  # the true count is 6
 
 
 def test_a_round_without_a_sum_has_a_reason() -> None:

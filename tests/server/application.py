@@ -67,9 +67,9 @@ class ServiceOnPort:
 def on_a_port(folder: Path, *, is_open: bool = True) -> Iterator[ServiceOnPort]:
     """Serve at a free port, without the seconds that a process of `blindtally serve` imports.
 
-    Its log is not written: standard output is that of the command under test.
+    Its log is not written, from now on: standard output is that of the command under test, and
+    another such service may live longer than this one.
     """
-    logging_before = structlog.get_config()
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     settings = Settings(database_url=f"sqlite:///{folder / 'blindtally.db'}", open=is_open)
     app = create(settings, None, SystemRandom())
@@ -87,7 +87,6 @@ def on_a_port(folder: Path, *, is_open: bool = True) -> Iterator[ServiceOnPort]:
             loop.call_soon_threadsafe(app.state.service.notifier.shut_down)
             server.should_exit = True
             thread.join()
-            structlog.configure(**logging_before)
 
 
 @cache

@@ -121,6 +121,7 @@ def test_a_fleet_refuses_a_study_of_another_registrar_or_of_none(
     code, output = fleet(*options, "--study", study.id, "--registrar", "none")
     assert code == 2
     assert f"cannot read none: No such file or directory; study {study.id} names" in output
+    assert "--no-registrar" in fleet("--help")[1]
     code, output = fleet(*options, "--study", study.id, "--no-registrar")
     assert code == 1
     assert "did not enrol this device" in output
@@ -215,7 +216,7 @@ def test_a_waiting_fleet_shows_the_missing_devices_and_at_the_end_the_page(
     options = ["--study", study.id, "--devices", "12", "--min-cohort", "4"]
     run = CliRunner().invoke(app, ["fleet", "--url", service.url, *options])
     assert run.exit_code == 0, run.output
-    assert "round 1: 12 of 20 devices in cohort 1; waiting for 8 more, until" in run.stderr
+    assert "round 1: 12 of 20 devices in cohort 0; waiting for 8 more, until" in run.stderr
     assert "it fails with fewer than 15" in run.stderr
     assert "failed: 12 of 20 enrolled in time, where 15 are needed" in " ".join(run.stdout.split())
     assert f"its page: {service.url}/studies/{study.id}\n" in run.stdout

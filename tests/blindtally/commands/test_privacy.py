@@ -47,6 +47,8 @@ def test_a_population_is_made_spent_and_shown(url: str) -> None:
     server = next(row for row in document["parties"] if row["party"] == "server")
     assert server["epsilon"] == pytest.approx(1.2, abs=0.01)
     assert document["lines"][0]["views"]["server"]["private"]
+    code, text = run("--url", url, study.id)
+    assert [text.count("counts with noise"), text.count("1.764")] == [2, 1]  # each view once
 
 
 def test_a_population_needs_no_budget(url: str) -> None:

@@ -81,6 +81,7 @@ def test_common_items_have_their_probability_of_being_among_the_first(url: str) 
         assert quality.model_dump() == document["quality"]
         code, output = run(study.id, "--top", "0", "--url", url, "--json", "-")
         assert (code, json.loads(output)) == (0, {"items": [], "quality": document["quality"]})
+        assert "chance to reach 5" in run(study.id, "--url", url)[1]
         code, output = run(study.id, "--threshold", "1000", "--url", url, "--json", "-")
         above = json.loads(output)
         assert (code, above["items"], above["quality"]["expected_precision"]) == (0, [], None)

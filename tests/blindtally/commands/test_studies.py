@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 from blindtally.cli import app
+from blindtally.commands.create_study import create_study
 from blindtally.commands.studies import print_study
 from blindtally.commands.watch import round_printer
 from client.analyst.analyst import Analyst
@@ -71,6 +73,15 @@ def test_a_study_is_found_by_its_name(url: str, service: ServiceOnPort) -> None:
     assert (code, "the nearest names are 'two of one name'" in output) == (1, True)
     assert CliRunner().invoke(app, keys).exit_code == 0
     assert run(url, "start", "two of one name") == (0, f"{second} is running\n")
+
+
+def test_default_devices_accept_the_studies_in_the_help(url: str) -> None:
+    text = (create_study.__doc__ or "").replace("\\\n", "")
+    examples = re.findall(r"blindtally studies (create .*)", text)
+    for each in examples:
+        line = each.replace("KEY", Identity.of(bytes(32)).public.hex())
+        assert "refuse" not in run(url, *line.split())[1]
+    assert len(examples) > 1
 
 
 def test_a_study_that_devices_refuse_is_created_with_a_warning(url: str) -> None:

@@ -31,6 +31,14 @@ def test_a_refused_key_names_the_option(capsys: pytest.CaptureFixture[str]) -> N
     assert "--key or in BLINDTALLY_API_KEY" in error
 
 
+@pytest.mark.parametrize("command", ["studies list", "query s", "privacy s", "watch s"])
+@pytest.mark.parametrize("url", ["http://127.0.0.1:99999", "ftp://host", "https://h/?token=1"])
+def test_an_address_of_no_service_is_wrong_use(command: str, url: str) -> None:
+    result = CliRunner().invoke(app, [*command.split(), "--url", url])
+    assert (result.exit_code, "Invalid value for" in result.output) == (2, True)
+    assert "token=1" not in result.output
+
+
 def test_a_command_shows_that_it_waits_for_the_service(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,

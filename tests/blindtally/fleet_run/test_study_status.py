@@ -51,23 +51,23 @@ def shown(
     [
         (
             [cohort(0, Phase.ENROLLING, 17)],
-            "17 of 20 devices in cohort 1; waiting for 3 more, until 12:00:00 UTC, then it goes on",
+            "17 of 20 devices in cohort 0; waiting for 3 more, until 12:00:00 UTC, then it goes on",
         ),
         (
             [cohort(0, Phase.ENROLLING, 4)],
             (
-                "4 of 20 devices in cohort 1; waiting for 16 more, until 12:00:00 UTC, "
+                "4 of 20 devices in cohort 0; waiting for 16 more, until 12:00:00 UTC, "
                 "then it fails with fewer than 10"
             ),
         ),
-        ([cohort(0, Phase.ENROLLING, 20)], "20 of 20 devices in cohort 1"),
+        ([cohort(0, Phase.ENROLLING, 20)], "20 of 20 devices in cohort 0"),
         (
             [cohort(0, Phase.SHARING, 20, 12)],
-            f"cohort 1 sharing, messages from 12 of 20 devices, {UNTIL}",
+            f"cohort 0 sharing, messages from 12 of 20 devices, {UNTIL}",
         ),
         (
             [cohort(0, Phase.MASKING, 20, 18, 18, 5)],
-            f"cohort 1 masking, messages from 5 of 18 devices, {UNTIL}",
+            f"cohort 0 masking, messages from 5 of 18 devices, {UNTIL}",
         ),
         (
             [
@@ -77,7 +77,7 @@ def shown(
             ],
             (
                 "12 of 40 devices in 2 cohorts; waiting for 28 more, until 12:00:00 UTC, "
-                "then it fails with fewer than 10; cohort 1 summed"
+                "then it fails with fewer than 10; cohort 0 summed"
             ),
         ),
         ([cohort(0, Phase.SUMMED, 20)], "all cohorts are over; their sums are being decoded"),

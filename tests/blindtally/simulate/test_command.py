@@ -375,6 +375,7 @@ def test_the_output_names_the_domain_and_the_share_of_intervals_that_hold(words:
     covered = [h["low"] - 0.5 <= h["true_count"] <= h["high"] + 0.5 for h in hitters]
     assert document["interval_coverage"] == sum(covered) / len(covered)
     assert f"{document['interval_coverage']:.1%} of {len(covered)} hold the true count" in shown
+    assert ("about 1 of 20 intervals misses" in shown) is (False in covered)
 
 
 def test_more_confidence_reports_fewer_items(words: Path) -> None:

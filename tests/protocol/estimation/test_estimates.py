@@ -85,7 +85,7 @@ def test_a_few_missed_items_are_not_rounded_to_none(missed: float, words: str) -
         has_keys=False,
     )
     assert sentence.endswith(
-        f"a recall of 81.8%. The number of items that reach the threshold "
+        f"about 81.8% are listed (recall). The number of items that reach the threshold "
         f"and are not listed is about {words}."
     )
 

@@ -502,7 +502,7 @@ async def test_only_pages_of_several_cohorts_have_the_word(served: Served) -> No
         group = "round" if cohorts == 1 else "cohort, a group of devices"
         assert f"The exact sum of each {group}: " in page
         shown = await page_of(served, f"/studies/{study}/rounds/1")
-        assert ("Cohort 1" in shown) is (cohorts == 2)
+        assert ("Cohort 0" in shown) is (cohorts == 2)
 
 
 def test_bars_have_one_axis_from_zero_with_the_threshold_on_it() -> None:
