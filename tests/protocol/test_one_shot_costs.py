@@ -1,13 +1,22 @@
 """Costs of prime lanes, in the cases of the table of `docs/research/one-shot.md`."""
 
+from random import Random
 from typing import Any
 
 import pytest
 
 from protocol.api.one_shot import message_bytes
-from protocol.mechanisms.registry import SUM_MECHANISMS
+from protocol.mechanisms.registry import SUM_MECHANISMS, parse_question
 from secagg.oneshot.field import suitable_prime
-from tests.support.one_shot_lanes import CASES, COMMITTEES, largest_ratio, plans_of
+from tests.support.one_shot_lanes import (
+    CASES,
+    COMMITTEES,
+    LETTERS,
+    WORDS,
+    largest_ratio,
+    plans_of,
+    terms_of,
+)
 
 # Of vectors with narrow lanes; those of operators have the primes that suffice for few members.
 NARROW_BOUNDS = dict(zip(COMMITTEES, (1.02, 1.05, 1.08, 1.15), strict=True))
@@ -30,6 +39,26 @@ def test_all_lanes_have_one_prime(case: str) -> None:
         for plan in plans_of(case, committee):
             (p,) = {lane.q for lane in SUM_MECHANISMS[plan.mechanism].ring(plan).lanes}
             assert plan.terms.moduli.min_prime <= p == suitable_prime(p)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "domain", "contribution"),
+    [
+        ("adaptive-iblt", WORDS, 30),  # 100,000 devices times 30^2, at a threshold of 29.5
+        ("subsampled-iblt", WORDS, 700),
+        ("approximate-histogram", WORDS, 350),  # counts in its sketch have a sign
+        ("count-median", LETTERS, 700),
+        ("count-sketch", LETTERS, 350),
+    ],
+)
+def test_sums_that_need_a_prime_above_2_26_are_refused_with_advice(
+    mechanism: str, domain: dict[str, Any], contribution: int
+) -> None:
+    fields = {"mechanism": mechanism, "domain": domain, "contribution": contribution}
+    question = parse_question({"threshold": 10**6, "words": 60_000} | fields)
+    terms = terms_of(100_000, "7 operators")
+    with pytest.raises(ValueError, match="use fewer devices, a smaller contribution"):
+        SUM_MECHANISMS[mechanism].first_plan(question, terms, "lanes", 6, Random(1))
 
 
 @pytest.mark.parametrize("committee", COMMITTEES)

@@ -142,6 +142,8 @@ class AdaptiveIblt(SampledCounts[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
     ) -> dict[str, Any]:
         del rounds
         check_words(question, terms)
+        # Cells count furthest at thresholds just below the contribution, which may come later.
+        max_cells(question, terms, max(1.0, question.contribution - 0.5))
         t = worst_case_threshold(question, terms)
         return {"t": t, "cells": max_cells(question, terms, t)}
 
