@@ -65,11 +65,6 @@ class Moduli:
             raise ValueError(f"sums up to {largest:,} wrap modulo the prime {self.prime:,}")
         return self.prime or suitable_prime(max(largest + 1, self.min_prime))
 
-    @property
-    def min_bits(self) -> int:
-        """Return the most bits b with 2^b values or more in every modulus; 1 for powers of two."""
-        return max(1, self.min_prime.bit_length() - 1)
-
     def element_bits(self, q: int) -> float:
         """Return the mean number of bits that an element modulo `q` takes in a long lane."""
         if not self.min_prime:
