@@ -194,7 +194,8 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
         A random counter of b bits keeps the law of its group with probability 2^-b. What the
         counters do not hold is left for the table; `SampledTable.fault` has its laws. A device that
         adds to a counter and its total is not detected, up to the count that all devices may hold;
-        nor is one that changes a string, which then does not hash to its key.
+        nor is one that changes a string, which then does not hash to its key. In a one-shot sum
+        counters have no law, and a count that a device changed is read near the expected one.
         """
         counters, _, table = plan.split(total)
         held = participants * plan.question.contribution
