@@ -1,4 +1,4 @@
-"""Costs of prime lanes, in the cases of the table of `docs/research/one-shot.md`."""
+"""Costs of the prime of one-shot sums, in the cases of `tests/support/one_shot_lanes.py`."""
 
 from random import Random
 from typing import Any

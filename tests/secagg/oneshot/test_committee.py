@@ -12,7 +12,8 @@ from secagg.oneshot.committee import Committee, Operators, Registrar, draw_membe
 from secagg.oneshot.member import volunteer
 from secagg.oneshot.message import DeviceMessage, make_message
 from secagg.oneshot.parameters import CommitteeParameters
-from tests.secagg.oneshot.conftest import PARAMETERS, PLAN, Round
+from secagg.ring import Lane, Ring
+from tests.secagg.oneshot.conftest import PARAMETERS, PLAN, Round, assemble
 
 
 def servers_committee() -> tuple[Committee, list[Any]]:
@@ -133,3 +134,8 @@ def test_a_registrars_authority_is_its_identity(whole: Round) -> None:
     session = replace(whole.session, authority=Registrar(Identity.of(b"o" * 32).public))
     with pytest.raises(UnsafeRequestError, match="the registrar did not sign"):
         session.check_authority()
+
+
+def test_a_sum_has_one_lane() -> None:
+    with pytest.raises(ValueError, match="a one-shot sum has one lane, got 2"):
+        assemble(ring=Ring((Lane(521, 1), Lane(521, 2))))
