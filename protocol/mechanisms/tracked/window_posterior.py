@@ -45,7 +45,6 @@ _MAX_SHAPE = 1e6  # of a negative binomial distribution; beyond, it is Poisson's
 _CHANGED_SHARES = tuple(2.0**-power for power in range(10, 0, -1))  # values of h that are compared
 _MIN_WEIGHT = 1e-280  # of a possible count
 _MAX_MISSING_IN_CLASS = 8  # windows that a class may miss in all
-_MIN_CLASS_WEIGHT = 1e-6  # of a number of missing windows
 _MAX_LOG_MASS = 500.0  # beyond, sets of few moves have no part in it
 _MIN_REST = 1e-9  # share of sets of more than two moves, which is exact to about 1e-12
 
@@ -127,19 +126,16 @@ def read_thinned(
         return WindowPosterior(counts, None)
     shifts = _all_shifts()
     usual, changed = _priors(counts[:, np.newaxis] + window * shifts, means, deviations)
-    best, best_weights, likelihood = usual, np.zeros(len(missing)), -math.inf
+    likelihoods, best, likeliest = np.exp(-(surprises**2) / 2), None, -math.inf
     for share in _CHANGED_SHARES:
         prior = (1 - share) * usual + share * changed
         sums = _SumOfShifts.of(prior, most)
-        logarithms = np.log(sums.before[-1, sums.reach + missing] + _MIN_WEIGHT)
-        logarithms += np.log(prior.sum(axis=1)).sum() - surprises**2 / 2
-        total = float(special.logsumexp(logarithms))
-        if total > likelihood:
-            best, best_weights, likelihood = prior, np.exp(logarithms - total), total
-    marginals = np.zeros_like(best)
-    for number, weight in zip(missing.tolist(), best_weights.tolist(), strict=True):
-        if weight > _MIN_CLASS_WEIGHT:
-            marginals += weight * _SumOfShifts.of(best, number).marginals()
+        agreeing = float(sums.before[-1, sums.reach + missing] @ likelihoods)
+        likelihood = float(np.log(prior.sum(axis=1)).sum()) + math.log(agreeing + _MIN_WEIGHT)
+        if best is None or likelihood > likeliest:
+            best, likeliest = sums, likelihood
+    assert best is not None
+    marginals = best.marginals(-most, likelihoods)
     read = shifts[marginals.argmax(axis=1)]
     if marginals.max(axis=1).min() >= tuning.MIN_READING_PROBABILITY:
         return WindowPosterior(counts + window * read, None)
@@ -163,7 +159,7 @@ def _weigh(
     shifts = _all_shifts()
     usual, changed = _priors(counts[:, np.newaxis] + window * shifts, means, deviations)
     best = _most_likely_sum(usual, changed, laws.windows)
-    shares = best.marginals()
+    shares = best.marginals(laws.windows, np.ones(1))
     first, rows = shares.argmax(axis=1), np.arange(len(counts))
     weights = best.shares / best.shares[rows, first][:, np.newaxis]
     moves = _Moves.of(weights, first, shifts, window, laws)
@@ -246,16 +242,20 @@ class _SumOfShifts:
         likelihood = float(np.log(norms).sum()) + log_mass
         return cls(shares, before, windows, reach, likelihood, log_mass)
 
-    def marginals(self) -> Floats:
-        """Return the probability of each shift of each item (n, k), given the sum."""
+    def marginals(self, first: int, likelihoods: Floats) -> Floats:
+        """Return the probability of each shift of each item (n, k), given `likelihoods` of sums.
+
+        These are of the sums from `first` on.
+        """
         below, size = tuning.MAX_WINDOWS_BELOW, self.shares.shape[1]
         after = _sums_before(self.shares[::-1], below, self.reach)[::-1]
         marginals = np.empty_like(self.shares)
         # The sums of all other items that a shift leaves, in the order of shifts.
-        first = 2 * self.reach + self.windows + below
+        last = 2 * self.reach + first + len(likelihoods) - 1 + below
         for row, (early, late) in enumerate(zip(self.before[:-1], after[1:], strict=True)):
-            others = np.pad(np.convolve(early, late), size)[: first + size + 1]
-            marginals[row] = others[first + size - np.arange(size)]
+            others = np.convolve(np.convolve(early, late), likelihoods[::-1])
+            others = np.pad(others, size)[: last + size + 1]
+            marginals[row] = others[last + size - np.arange(size)]
         marginals = np.maximum(marginals * self.shares, _MIN_WEIGHT * self.shares)
         total = marginals.sum(axis=1, keepdims=True)
         return np.where(total > 0, marginals / np.maximum(total, _MIN_WEIGHT**2), self.shares)
