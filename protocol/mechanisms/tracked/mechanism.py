@@ -257,7 +257,7 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
         self, plan: TrackedPlan, answer: Answer | None, state: StudyState, rng: Random
     ) -> TrackedPlan:
         forecast, terms = Forecast.after_round(plan, state), plan.terms
-        choices = round_primes(terms, plan.question.contribution) if terms.is_one_shot else [0]
+        choices = round_primes(plan.question, terms) if terms.is_one_shot else [0]
         drafts = (_draft(plan, answer, forecast, prime) for prime in choices)
         fields = max((each for each in drafts if each is not None), key=itemgetter(0))[1]
         return plan.next_round(rng, **fields)
@@ -343,13 +343,19 @@ def _read_counters(
     return estimates, sums, record_slips(state, counters.items, slips)
 
 
-def round_primes(terms: Terms, contribution: int) -> list[int]:
-    """Return the primes that a round of a one-shot study may have, up to the devices' tokens."""
-    moduli, primes, least = terms.moduli, list[int](), float(tuning.MIN_PRIME)
-    while not primes or primes[-1] <= 2 * terms.max_devices * contribution:
-        primes.append(moduli.above(math.ceil(least) - 1))
-        least = tuning.PRIME_STEP * primes[-1]
-    return primes
+def round_primes(question: TrackedQuestion, terms: Terms) -> list[int]:
+    """Return the primes that a round of a one-shot study may have, up to the devices' tokens.
+
+    Among them are those with which 2, 3, 4 or 5 elements just hold a chunk of a key.
+    """
+    tokens, primes = terms.max_devices * question.contribution, set[int]()
+    least = float(tuning.MIN_PRIME)
+    while not primes or max(primes) <= 2 * tokens:
+        primes.add(terms.moduli.above(math.ceil(least) - 1))
+        least = tuning.PRIME_STEP * max(primes)
+    fitting = (math.ceil(question.domain.bound ** (1 / parts)) + 1 for parts in (2, 3, 4, 5))
+    primes |= {terms.moduli.above(each) for each in fitting if tuning.MIN_PRIME <= each < least}
+    return sorted(primes)
 
 
 def _draft(
