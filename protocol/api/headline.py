@@ -91,7 +91,8 @@ def _items_headline(
     question: AnyQuestion, devices: int | None, rows: Sequence[HeavyHitter]
 ) -> Headline:
     """Return the number of heavy items, and the most common one."""
-    number = f"{f'{len(rows):,}' if rows else 'No'} item{'' if len(rows) < 2 else 's'}"
+    noun = "option" if mechanism_of(question).options(question) else "item"
+    number = f"{f'{len(rows):,}' if rows else 'No'} {noun}{'' if len(rows) < 2 else 's'}"
     number += " was" if len(rows) < 2 else " were"
     least, counts_devices = f"{question.threshold:,g}", question.max_copies == 1
     if devices is None:

@@ -205,7 +205,7 @@ def limits_of_list(plan: AnyPlan, rounds: CountedRounds) -> list[str]:
     if 0 < rounds.decoded < rounds.summed:
         limits.append(
             f"The estimates rest on the {rounds.decoded:,} of {rounds.summed:,} rounds that could "
-            "be read."
+            "be read. They include the devices of the others, by the rates of these rounds."
         )
     if bar.count > plan.question.threshold or bar.is_lower_bound:
         is_possible = math.isfinite(bar.count) and bar.count <= _most(plan, rounds)
@@ -250,8 +250,9 @@ def count_of_unlisted(plan: AnyPlan, rounds: CountedRounds) -> str:
     is_bounded = range_of_unlisted(plan, rounds) is not None and not _has_noise(plan)
     if not is_bounded and bar.count > _most(plan, rounds):
         return "not known"
-    about = "about " if isinstance(plan, ReportPlan) else ""
-    return f"{'fewer than' if is_bounded else 'not found to reach'} {about}{_whole(bar.count)}"
+    if isinstance(plan, ReportPlan):
+        return f"estimated below about {_whole(bar.count)}"
+    return f"{'fewer than' if is_bounded else 'not found to reach'} {_whole(bar.count)}"
 
 
 def count_with_range(plan: AnyPlan, rounds: CountedRounds) -> str:

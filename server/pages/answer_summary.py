@@ -108,12 +108,13 @@ def quality_chips(
         yield _error_chip("the mean", numbers[0].mean_low, numbers[0].mean_high)
     if quality is None and items and (first := items[0]).share is not None:
         low, high = first.share_low or 0.0, first.share_high or 0.0
-        yield Chip(
-            f"± {share((high - low) / 2)}",
-            "error of the largest share",
-            f"95% interval: {share(low)} to {share(high)}",
-            "With a probability of 95%, the share of the most common item is in this interval.",
-        )
+        if low < high:
+            yield Chip(
+                f"± {share((high - low) / 2)}",
+                "error of the largest share",
+                f"95% interval: {share(low)} to {share(high)}",
+                "With a probability of 95%, the largest share is in this interval.",
+            )
     if quality is None or kind is not AnswerKind.ITEMS:
         return
     least = f"{study.question.threshold:,g}"

@@ -69,7 +69,7 @@ async def list_studies(
     views = await page(_PAGE_SIZE + 1, after or None, caller.study, chosen)
     studies, last = paginate(views, _PAGE_SIZE)
     progress = await service.store.progress.of_studies([study.id for study in studies])
-    rows = [(study, progress[study.id], privacy_cost(study)) for study in studies]
+    rows = [(each, progress[each.id], privacy_cost(each), _is_list(each)) for each in studies]
     now = await service.store.database.read_now()
     return render(
         request,
@@ -83,6 +83,10 @@ async def list_studies(
         key=uuid4().hex,
         has_example=request.app.state.simulator is not None,
     )
+
+
+def _is_list(study: StudyView) -> bool:
+    return mechanism_of(study.question).answer_kind(study.question) is AnswerKind.ITEMS
 
 
 @router.get("/studies", dependencies=[require(Permission.READ, is_filtered=True)])
@@ -131,7 +135,7 @@ async def study_context(
         "now": now,
         "asked": question_in_words(study),
         "can_clone": can_clone(study),
-        "next_tries": next_tries(study) if study.state in ("finished", "stopped") else {},
+        "next_tries": next_tries(study, progress) if study.state in ("finished", "stopped") else {},
         "running": running,
         "is_joinable": running is None or running.phases[0].state == "now",
         "progress": progress,
@@ -181,6 +185,7 @@ async def _answer_context(
         "rounding": numbers[0].rounding if numbers else None,
         "segments": segment_figures(segments) if segments else None,
         "has_options": bool(mechanism.options(study.question)),
+        "is_list": kind is AnswerKind.ITEMS,
     }
 
 

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from protocol.api.messages import StudyRequest, StudyView
 from protocol.description import FormField, held_kind
 from protocol.question_and_plan import DEFAULT_MIN_THRESHOLD, MAX_ROUNDS
+from server.db.repositories.studies.progress import StudyProgress
 from server.pages.forms.questions import (
     QUESTION_FORMS,
     StudyForm,
@@ -46,9 +47,11 @@ def values_of(study: StudyView) -> dict[str, str]:
     return values
 
 
-def next_tries(study: StudyView) -> dict[str, str]:
+def next_tries(study: StudyView, progress: StudyProgress) -> dict[str, str]:
     """Return what may list more than `study` did, each with the query of its clone."""
     tries, question = dict[str, str](), study.question
+    if not progress.decoded_rounds:  # what a round needs is not in the terms of the list
+        return {"the same terms": ""}
     if question.threshold > DEFAULT_MIN_THRESHOLD and not hasattr(question, "epsilon"):
         tries[f"threshold {DEFAULT_MIN_THRESHOLD:g}"] = f"?threshold={DEFAULT_MIN_THRESHOLD:g}"
     if not question.asks_every_round and study.rounds <= MAX_ROUNDS // 2:

@@ -51,6 +51,13 @@ def test_a_list_has_its_length_and_its_first_item(
     assert str(headline(question, devices, listed)) == sentence
 
 
+def test_answers_from_a_list_of_options_are_called_options() -> None:
+    asked = {"mechanism": "tracked", "threshold": 8, "contribution": 1, "words": 600}
+    question = parse_question(asked | {"domain": {"kind": "listed", "items": ["c", "d", "e"]}})
+    listed = str(headline(question, 40, ROWS[1:]))
+    assert listed == "2 options were counted at 8 or more of 40 devices; c at 12 of them (30%)."
+
+
 @pytest.mark.parametrize(
     ("numbers", "text"),
     [

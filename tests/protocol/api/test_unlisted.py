@@ -228,7 +228,7 @@ def test_the_range_of_an_option_that_reports_do_not_list_holds_its_count(name: s
     low, high = range_of_unlisted(plan, rounds) or (0, 0)
     bar = highest_bar(plan, rounds).count
     assert (low, bar < high < 2 * bar) == (0, True)
-    words = f"not found to reach about {math.ceil(bar)} (0 to {high})"
+    words = f"estimated below about {math.ceil(bar)} (0 to {high})"
     assert count_with_range(plan, rounds) == words
     few = CountedRounds(1, 1, 1, 15)
     assert count_with_range(plan, few) == "not known (0 to 15)"

@@ -26,7 +26,7 @@ async def test_the_page_has_changes_and_rates_with_their_intervals(served: Serve
     assert "2 of 3 items changed from round 1 to round 2." in text
     assert "at most 5% of these changes are false" in text
     assert "cd gone gone 300 0" in text
-    assert re.search(r"<b> new new 0 500 – .* – ∞", text)
+    assert re.search(r"<b> new new 0 500 – .* to ∞", text)
     assert '<th scope="row"><bdi class="item">&lt;b&gt;</bdi>' in page
     assert page.count("<polygon") == 5  # two changed items and three by round
     assert "Another study" in text

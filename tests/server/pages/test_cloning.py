@@ -10,6 +10,7 @@ from server.pages.forms.cloning import lost_fields, values_of
 from server.pages.forms.questions import QUESTION_FORMS, study_document
 from tests.server.harness import Served, study_request
 from tests.server.pages.browsing import page_of, post
+from tests.server.pages.test_figures import close_two_rounds
 from tests.server.pages.test_new_study import COMMITTEE, filled
 
 TERMS = study_request()["terms"] | {"registrar": "09" * 32}
@@ -118,6 +119,7 @@ async def test_an_empty_answer_links_to_clones_that_may_list_more(served: Served
     question = study_request()["question"] | {"threshold": 50}
     study = await served.create(question=question, terms=TERMS, rounds=2)
     assert "Ask again with" not in await page_of(served, f"/studies/{study}")
+    await close_two_rounds(served, study)
     await post(served, f"/studies/{study}/stop", {})
     links = re.findall(
         rf'"(/studies/new/from/{study}\?[^"]*)"', await page_of(served, f"/studies/{study}")
@@ -131,3 +133,11 @@ async def test_an_empty_answer_links_to_clones_that_may_list_more(served: Served
         assert answer.status_code == 422
     page = await page_of(served, f"/studies/new/from/{study}?threshold=1234567.5")
     assert 'value="1234567.5"' in page
+
+
+async def test_a_study_without_a_sum_is_asked_again_as_it_was(served: Served) -> None:
+    """A lower threshold brings no devices."""
+    study = await served.create(terms=TERMS)
+    await post(served, f"/studies/{study}/stop", {})
+    page = await page_of(served, f"/studies/{study}")
+    assert f'Ask again with <a href="/studies/new/from/{study}">the same terms</a>.' in page

@@ -33,7 +33,9 @@ async def test_devices_that_come_in_every_round_are_counted_once(
     asked["question"] |= {"every_round": every_round, "epsilon": 4.0}
     study = await served.create(rounds=2, **asked)
     await close_two_rounds(served, study)
-    assert f'data-label="Devices">{devices}<' in await page_of(served, "/")
+    listed = await page_of(served, "/")
+    assert f'data-label="Devices">{devices}<' in listed
+    assert 'data-label="Items found">–<' in listed
     when = "in a round" if every_round else "counted"
     assert f"<li>{devices} devices {when}</li>" in await page_of(served, f"/studies/{study}")
 
@@ -91,6 +93,7 @@ async def test_options_below_the_threshold_are_shown_without_a_number(served: Se
         ("a", unknown), ("ab", known), ("abc", unknown), ("&lt;b&gt;", unknown),
     ]  # fmt: skip
     assert page.count("<small>0 to 50%</small>") == 3
+    assert "Devices leave out items that are no option and those above" in page
     unlisted = dict.fromkeys(("a", "abc", "<b>"), "fewer than 4")
     base = f"/studies/{study}/heavy-hitters"
     document = await served.client.get(f"{base}.json")

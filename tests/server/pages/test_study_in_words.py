@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from client.analyst.analyst import Study
-from protocol.api.messages import StudyView
-from server.pages.answer_summary import question_in_words
+from protocol.api.messages import HeavyHitter, StudyView
+from server.pages.answer_summary import quality_chips, question_in_words
 from server.pages.commands import fleet_command
 from server.pages.forms.questions import QUESTION_FORMS
 from tests.server.harness import Served, histogram_request, study_request
@@ -89,6 +89,14 @@ async def test_it_states_what_a_device_gives(
     changes: dict[str, str], words: str, served: Served
 ) -> None:
     assert question_in_words(await created(served, "tracked", changes)).endswith(words)
+
+
+async def test_an_exact_share_is_shown_without_an_error(served: Served) -> None:
+    view = await created(served, "ocms-gf", {})
+    count: dict[str, float] = {"estimate": 6, "standard_error": 0, "low": 6, "high": 6}
+    for low, high, chips in ((0.5, 0.5, 0), (0.4, 0.6, 1)):
+        first = HeavyHitter(item="a", share=0.5, share_low=low, share_high=high, **count)
+        assert len([*quality_chips(view, None, [first], (), None)]) == chips
 
 
 async def test_all_kinds_of_question_have_words(served: Served) -> None:
