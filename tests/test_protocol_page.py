@@ -163,8 +163,15 @@ def test_the_lanes_of_tracked_in_a_one_shot_sum_have_one_prime_and_the_page_s_le
     cell, lanes = plan.table.iblt.cell, Tracked().ring(plan).lanes
     assert {lane.q for lane in lanes} == {4129}
     strings = 3 * -(-24 * plan.pieces.numbers // 12)
-    assert [lane.length for lane in lanes] == [6, 2, strings, 96, 96 * 2 * cell.parts]
-    for first in ("items' counters", "classes of", "pieces of strings", "table: values; keys"):
+    lengths = [6, 3 * 2, strings, 96, 96 * 2 * cell.parts, 3 * plan.table_classes]
+    assert [lane.length for lane in lanes] == lengths
+    for first in (
+        "items' counters",
+        "classes of",
+        "pieces of strings",
+        "table: values; keys",
+        "thinned",
+    ):
         assert row_of_lanes(first)
 
 

@@ -43,7 +43,7 @@ from secagg.oneshot.sharing import Flags
 from secagg.session import SingleStepState
 
 _BATCH_ROWS = 256  # messages that are unpacked and compared together, at most
-_BATCH_BYTES = 2**22  # of their columns: some fifty times as much memory
+_BATCH_BYTES = 2**26  # of their coins, with copies, at most
 _ERASED: Final = np.empty((0, 0), np.uint64)
 
 
@@ -138,7 +138,7 @@ class _Checking:
         self.complaints = set[bytes]()
         self._pair = pair
         self._layout = Layout.of(session)
-        self._batches = [np.empty((0, session.sharing.columns), np.uint64)]
+        self._batches = [np.empty((0, session.sharing.columns), np.uint32)]
         self._rows = 0
 
     @property
@@ -149,7 +149,8 @@ class _Checking:
     def add(self, columns: Iterable[bytes]) -> None:
         """Check `columns` in batches."""
         batch = list[bytes]()
-        rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // self._layout.largest_column))
+        coin_bytes = 24 * self.session.sharing.columns * self.session.sharing.blinds
+        rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // coin_bytes))
         for column in columns:
             batch.append(column)
             if len(batch) == rows:
@@ -178,7 +179,7 @@ class _Checking:
             _rows([column.proof for _, column in signed]),
             [opening.coin_key for opening, _ in signed],
         )
-        self._batches.append(shares[:, : self.session.sharing.columns])
+        self._batches.append(shares[:, : self.session.sharing.columns].astype(np.uint32))
         for message, valid in zip(messages, (is_opened & is_valid).tolist(), strict=True):
             if valid:
                 self.valid.setdefault(message.digest, message)

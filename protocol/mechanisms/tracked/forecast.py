@@ -25,6 +25,7 @@ from protocol.mechanisms.tracked.split_counters import (
     classes_of,
     counters_needed,
 )
+from protocol.mechanisms.tracked.thinned_counts import LEVELS
 from protocol.numerics.array_types import Flags, Floats, Integers, Keys
 from protocol.question_and_plan import Plan
 from protocol.study_state import StudyState
@@ -131,9 +132,10 @@ def split_counters(forecast: Forecast, nbytes: int, moduli: Moduli) -> SplitCoun
             for each in np.unique(needed[order]).tolist()
             if len(rows := order[needed[order] == each])
         )
-        of_counters = np.repeat(expected[order] / needed[order], needed[order])
-        classes = classes_of(of_counters, moduli.prime)
-        excess = len(of_counters) + len(classes) - room
+        of_item = np.repeat(order, needed[order])
+        of_counters = (expected / needed)[of_item]
+        classes = classes_of(of_counters, moduli.prime, of_item, slips[of_item] > 0)
+        excess = len(of_counters) + len(LEVELS) * len(classes) - room
         if excess <= 0:
             return SplitCounters(groups, classes, moduli)
         chosen -= 1 + int(excess // max(1, needed[:chosen].max(initial=1)))

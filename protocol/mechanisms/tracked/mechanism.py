@@ -49,6 +49,7 @@ from protocol.mechanisms.tracked.forecast import (
 )
 from protocol.mechanisms.tracked.key_choice import cheapest_domain, domain_of_known_items
 from protocol.mechanisms.tracked.observations import (
+    SLIP_VARIANCE_COLUMN,
     drift_of,
     history_of,
     rate_history_of,
@@ -153,9 +154,10 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
         untracked = ResidualSampling.first(question, terms, question.nbytes)
         return {
             "t": untracked.t,
-            "cells": untracked.cells(question.nbytes),
+            "cells": untracked.cells_and_classes(question.nbytes),
             "max_value": untracked.max_value,
             "prime": untracked.moduli.prime,
+            "table_classes": untracked.classes,
         }
 
     def ring(self, plan: TrackedPlan) -> Ring:
@@ -184,7 +186,9 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
         )
         rest = held.with_counts(np.where(rows[held.item_indices] < 0, held.counts, 0))
         untracked = KeyedHistograms(rest, whole.keys)
-        table = plan.table.insert(untracked, uniform_floats(chance, len(rest.counts)))
+        coins = uniform_floats(chance, len(rest.counts))
+        sampled = untracked.item_totals(plan.sampler.sample(rest.counts, coins))
+        table = (*plan.table.iblt.insert(*sampled), *plan.thin_table(*sampled, chance))
         strings = (plan.pieces.encode(fetched),) if plan.string_pieces else ()
         return (*counters.encode(counts, chance), *strings, *table)
 
@@ -233,6 +237,8 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
         tables = [plan.split(vector)[2] for vector, _ in cohorts] if len(cohorts) > 1 else ()
         reading = plan.table.read(in_table, _known_keys(plan, state), tables)
         listing, sampled = reading.whole, None
+        if listing.complete and plan.is_table_doubtful(listing, total):
+            listing = replace(listing, complete=False)
         if listing.complete:
             listed = plan.table.estimates(plan.question.domain, reading, devices)
             sampled = [each for each in listed if each.item not in counters.rows]
@@ -303,7 +309,8 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
         return rate_history_of(plan, state, names)
 
     def final_totals(self, question: TrackedQuestion, state: StudyState) -> tuple[Floats, Floats]:
-        return estimate_totals(history_of(state), drift_of(state), question.threshold)
+        totals, variances = estimate_totals(history_of(state), drift_of(state), question.threshold)
+        return totals, variances + state.column(SLIP_VARIANCE_COLUMN)
 
     def known_share(self, state: StudyState) -> float:
         return sampled_share(state)
@@ -383,12 +390,13 @@ def _draft(
     untracked = _plan_residual(plan, answer, forecast.state, counters, moduli, nbytes)
     if prime and untracked.max_value >= prime:
         return None
-    cells = untracked.cells(nbytes)
+    cells = untracked.cells_and_classes(nbytes)
     fields = {
         "counter_groups": counters.groups,
         "counter_classes": counters.classes,
         "string_pieces": strings.pieces,
         "prime": untracked.moduli.prime,
+        "table_classes": untracked.classes,
         "t": untracked.t,
         "cells": cells,
         "max_value": untracked.max_value,

@@ -34,7 +34,7 @@ _DRIFT_ARRAY = "drift"  # phi, dispersion, trend, and the jump before each block
 _OBSERVED_COLUMN, _EXPOSURE_COLUMN = "observed {}", "exposure {}"
 LAST_SLIP_COLUMN = "last slip"
 _COUNTED_SPREAD_COLUMN = "sampling spread of counted rounds"
-_SLIP_VARIANCE_COLUMN = "slip variance"  # variance that slips add to the counts of each item
+SLIP_VARIANCE_COLUMN = "slip variance"  # variance that slips add to the counts of each item
 
 
 def record_round(
@@ -60,7 +60,7 @@ def record_round(
     columns = {
         _OBSERVED_COLUMN.format(block): shares * counts,
         _EXPOSURE_COLUMN.format(block): shares * participants - sampled_exposure,
-        _SLIP_VARIANCE_COLUMN: variances,
+        SLIP_VARIANCE_COLUMN: variances,
     }
     state = state.add([each.item for each in counted], columns)
     if sampled:
@@ -132,7 +132,7 @@ def sampling_variances(state: StudyState, rates: Floats) -> Floats:
         expected += spread * np.exp(-rates * earlier)
         earlier += exposed
     variances: Floats = rates * np.maximum(uncounted, expected)
-    return state.column(_SLIP_VARIANCE_COLUMN) + variances
+    return state.column(SLIP_VARIANCE_COLUMN) + variances
 
 
 def _spread(state: StudyState) -> Floats:

@@ -45,12 +45,20 @@ from protocol.mechanisms.tracked.string_fetching import (
     StringPiece,
     StringPieces,
 )
+from protocol.mechanisms.tracked.thinned_counts import (
+    LEVELS,
+    class_limit,
+    squared_surprises,
+    thin,
+)
+from protocol.numerics.array_types import Indices, Integers, Keys
 from protocol.question_and_plan import AUTO_WORDS, MAX_WORDS, Plan, Terms
+from protocol.randomness import RandomWords
 from protocol.sketches.iblt.layout import capacity, cells_for
-from protocol.sketches.iblt.table import CellFormat, Iblt
+from protocol.sketches.iblt.table import CellFormat, DecodedTable, Iblt
 from secagg.oneshot.field import MAX_PRIME
 from secagg.oneshot.moduli import Moduli
-from secagg.ring import Ring, Vector
+from secagg.ring import Lane, Ring, Vector
 
 AnyCounters: TypeAlias = Counters | SplitCounters
 
@@ -59,7 +67,8 @@ AnyCounters: TypeAlias = Counters | SplitCounters
 class ResidualSampling:
     """Sampling at threshold `t` into a table of values up to `max_value`.
 
-    `moduli` are those of the round: in a one-shot sum they have its prime.
+    `moduli` are those of the round: in a one-shot sum they have its prime. All values of the table
+    add up to about `expected_units`.
     """
 
     question: TableQuestion
@@ -67,6 +76,7 @@ class ResidualSampling:
     t: float
     max_value: int
     moduli: Moduli
+    expected_units: float = 0.0
 
     @classmethod
     def first(cls, question: TableQuestion, terms: Terms, nbytes: int) -> "ResidualSampling":
@@ -90,7 +100,18 @@ class ResidualSampling:
         max_value, moduli = likely_max_value(self.question, self.terms, self.t), self.terms.moduli
         if moduli.min_prime:
             moduli = moduli.fixed(likely_cell(self.question, moduli, max_value).p)
-        return replace(self, max_value=max_value, moduli=moduli)
+        return replace(self, max_value=max_value, moduli=moduli, expected_units=float(max_value))
+
+    @property
+    def classes(self) -> int:
+        """Return the classes of the table's keys with which a one-shot sum thins its values."""
+        prime = self.moduli.prime
+        return max(1, math.ceil(self.expected_units / class_limit(prime))) if prime else 0
+
+    def cells_and_classes(self, nbytes: int) -> int:
+        """Return the cells that fit in `nbytes` beside the thinned values."""
+        thinned = Lane(self.moduli.prime, len(LEVELS) * self.classes) if self.classes else None
+        return self.cells(nbytes - (self.moduli.lane_bytes(thinned) if thinned else 0))
 
     def next_round(
         self, keys: float, values: float, nbytes: int, devices_factor: float = 1.0
@@ -112,7 +133,7 @@ class ResidualSampling:
         expected = tuning.VALUE_HEADROOM * units + headroom
         all_tokens = likely_max_value(self.question, self.terms, t)
         max_value = int(min(all_tokens, max(expected, tuning.NEW_ITEM_TOKEN_SHARE * all_tokens)))
-        return replace(self, t=t, max_value=max_value)
+        return replace(self, t=t, max_value=max_value, expected_units=min(units, all_tokens))
 
     @property
     def _cell(self) -> CellFormat:
@@ -157,14 +178,16 @@ class TrackedPlan(Plan):
 
     `counter_groups` has the counted items, by the names of their domain. The table has `cells`
     cells, for values up to `max_value`. `string_pieces` are the pieces of strings to fetch. In a
-    one-shot sum all elements are modulo `prime`, and `counter_classes` has the number of counters
-    of each class (`split_counters.py`); both are left out in a pairwise sum: 0 and none.
+    one-shot sum all elements are modulo `prime`, `counter_classes` has the number of counters of
+    each class (`split_counters.py`), and the keys of the table are in `table_classes` classes
+    (`thinned_counts.py`). A pairwise sum has none of them.
     """
 
     mechanism: Literal["tracked"] = "tracked"
     question: TrackedQuestion
     counter_groups: tuple[CounterGroup | SplitGroup, ...] = Field(default=(), max_length=64)
     counter_classes: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(), max_length=2**16)
+    table_classes: int = Field(default=0, ge=0, le=2**16)
     prime: int = Field(default=0, ge=0, lt=MAX_PRIME)
     string_pieces: tuple[StringPiece, ...] = Field(default=(), max_length=2**16)
     cells: int = Field(ge=1, le=MAX_CELLS)
@@ -177,6 +200,8 @@ class TrackedPlan(Plan):
             raise ValueError("counter_groups are those of another kind of sums")
         if bool(self.prime) != self.terms.is_one_shot:
             raise ValueError("a one-shot sum has a prime, and a pairwise sum has none")
+        if bool(self.prime) != bool(self.table_classes):
+            raise ValueError("a one-shot sum has table_classes, and a pairwise sum has none")
         counters = self.counters
         sizes = counters.counters if isinstance(counters, SplitCounters) else 0
         if sum(self.counter_classes) != sizes:
@@ -228,7 +253,9 @@ class TrackedPlan(Plan):
 
     @property
     def residual(self) -> ResidualSampling:
-        return ResidualSampling(self.question, self.terms, self.t, self.max_value, self.moduli)
+        units = self.table_classes * class_limit(self.prime)
+        bounds = self.t, self.max_value
+        return ResidualSampling(self.question, self.terms, *bounds, self.moduli, units)
 
     @property
     def moduli(self) -> Moduli:
@@ -258,12 +285,42 @@ class TrackedPlan(Plan):
 
     @property
     def ring(self) -> Ring:
-        """Return the ring: counters, strings if any, table."""
+        """Return the ring: counters, strings if any, table, thinned values of a one-shot sum."""
         strings = (self.pieces.lane,) if self.string_pieces else ()
-        return Ring((*self.counters.lanes, *strings, *self.table.iblt.ring.lanes))
+        classes = self.table_classes
+        thinned = (Lane(self.prime, len(LEVELS) * classes),) if classes else ()
+        return Ring((*self.counters.lanes, *strings, *self.table.iblt.ring.lanes, *thinned))
+
+    def thin_table(self, keys: Keys, values: Integers, chance: RandomWords) -> Vector:
+        """Return the thinned values of the table's keys by class, nothing in a pairwise sum."""
+        if not self.table_classes:
+            return ()
+        classes = np.repeat(self._classes_of(keys), values)
+        kept = thin(classes, chance(len(classes)), self.table_classes).ravel() % self.prime
+        return (kept.astype(self.ring.lanes[-1].dtype),)
+
+    def is_table_doubtful(self, listing: DecodedTable, total: Vector) -> bool:
+        """Return whether values that were read disagree with the thinned ones of the sum.
+
+        Values above the prime look smaller by a multiple of it, or are missing.
+        """
+        if not self.table_classes:
+            return False
+        sums = np.bincount(
+            self._classes_of(listing.keys), listing.values, minlength=self.table_classes
+        )
+        thinned = total[-1].astype(np.int64).reshape(len(LEVELS), -1).T
+        pairs = zip(sums.reshape(-1, 1), thinned, strict=True)
+        surprises = (squared_surprises(each, self.prime, kept)[0] for each, kept in pairs)
+        return bool(max(surprises) > tuning.TABLE_SURPRISE)
+
+    def _classes_of(self, keys: Keys) -> Indices:
+        fingerprints = self.table.iblt.family.fingerprint(keys)
+        classes: Indices = (fingerprints % np.uint64(self.table_classes)).astype(np.int64)
+        return classes
 
     def split(self, total: Vector) -> tuple[Vector, Vector, Vector]:
         """Return the lanes of counters, strings and table; the first two may be empty."""
         counters = len(self.counters.lanes)
         strings = counters + (1 if self.string_pieces else 0)
-        return total[:counters], total[counters:strings], total[strings:]
+        return total[:counters], total[counters:strings], total[strings : strings + 2]

@@ -5,15 +5,10 @@ window of p counts around the expected count. An item that is too frequent for o
 counters, of which a device takes one by a coin for each copy. For example, with p = 521 an item
 that 300 of 1,000 devices are expected to hold has one counter, and one of 3,000 has six.
 
-A total or a check would follow from the counters modulo p, and so detect nothing. Instead, counters
-are in *classes*: a device adds each copy to the class of its counter with probability 1/4. Say a
-class has the true sum S. Its thinned count is S/4, give or take sqrt(3 S)/4, while the counters
-that were read add up to S - M p if M windows are missing. So the thinned count shows M modulo 4: a
-class is small enough for p/4 to be eight standard deviations. An item that rose from 100 to 700
-misses one window, and its thinned class shows p/4 = 130 more than expected.
-
-If windows are missing, `window_posterior.py` weighs which counters left their windows. If that does
-not decide, each count is the most probable one, with the mean of its squared error as its variance.
+Counters are in classes, whose counts are also thinned (`thinned_counts.py`): if the thinned counts
+do not agree with the counters that were read, some left their windows. Then `window_posterior.py`
+weighs which. If that does not decide, each count is the most probable one, with the mean of its
+squared error as its variance.
 
 Source: the thinned classes are an addition of blindtally.
 """
@@ -28,17 +23,23 @@ from pydantic import Field
 
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import CounterReading, window_starts
+from protocol.mechanisms.tracked.thinned_counts import (
+    LEVELS,
+    PICK_BITS,
+    class_limit,
+    squared_surprises,
+    thin,
+)
 from protocol.mechanisms.tracked.window_posterior import read_thinned
-from protocol.numerics.array_types import Floats, Integers
+from protocol.numerics.array_types import Flags, Floats, Indices, Integers
 from protocol.public_model import PublicModel, Text
 from protocol.randomness import RandomWords
 from secagg.oneshot.moduli import Moduli
 from secagg.ring import Lane, Vector
 
 MAX_COUNTERS_OF_ITEM = 4096
-_COIN_BITS = np.uint64(3)  # two coins: a copy is in its class with probability 1/4
-_MAX_ABOVE_ZERO = 3
-_PICK_SHIFT = np.uint64(11)
+_PICK_SHIFT = np.uint64(64 - PICK_BITS)
+_MAX_WEIGHED_COUNTERS = 2_000  # of one sum, about a second; a liar can put all classes in doubt
 
 
 class SplitGroup(PublicModel):
@@ -61,7 +62,8 @@ class SplitCounters:
         """Return the lanes of the counters and of the classes; none without items."""
         if not self.groups:
             return ()
-        return Lane(self.moduli.prime, self.counters), Lane(self.moduli.prime, len(self.classes))
+        p = self.moduli.prime
+        return Lane(p, self.counters), Lane(p, len(LEVELS) * len(self.classes))
 
     @cached_property
     def items(self) -> tuple[str, ...]:
@@ -82,14 +84,11 @@ class SplitCounters:
             return ()
         rows = np.repeat(np.arange(len(counts)), counts)
         words = chance(len(rows))
-        picks = ((words >> _PICK_SHIFT) * 2.0**-53 * self._shares[rows]).astype(np.int64)
+        picks = ((words >> _PICK_SHIFT) * 2.0**-PICK_BITS * self._shares[rows]).astype(np.int64)
         places = self._starts[rows] + picks
-        drawn = places[words & _COIN_BITS == 0]
-        in_class = np.searchsorted(np.cumsum(self.classes), drawn, side="right")
-        sums = (
-            np.bincount(places, minlength=self.counters),
-            np.bincount(in_class, minlength=len(self.classes)),
-        )
+        classes = np.searchsorted(np.cumsum(self.classes), places, side="right")
+        thinned = thin(classes, words, len(self.classes)).ravel()
+        sums = np.bincount(places, minlength=self.counters), thinned
         pairs = zip(self.lanes, sums, strict=True)
         return tuple((each % lane.q).astype(lane.dtype) for lane, each in pairs)
 
@@ -116,9 +115,17 @@ class SplitCounters:
         lows = window_starts(means, np.full(len(means), p))
         counts = lows + (vector[0].astype(np.int64) - lows) % p
         errors, ends = np.zeros(len(counts)), np.cumsum((0, *self.classes)).tolist()
-        for thinned, (start, end) in zip(vector[1].tolist(), pairwise(ends), strict=True):
+        thinned, weighed = vector[1].astype(np.int64).reshape(len(LEVELS), -1), 0
+        for kept, (start, end) in zip(thinned.T, pairwise(ends), strict=True):
             part = slice(start, end)
-            read = read_thinned(counts[part], p, means[part], spread[part], thinned)
+            surprise = squared_surprises(counts[part].sum(keepdims=True), p, kept)[0]
+            if surprise <= tuning.CLASS_SURPRISE:
+                continue
+            weighed += end - start
+            if weighed > _MAX_WEIGHED_COUNTERS:
+                errors[part] = float(p) ** 2
+                continue
+            read = read_thinned(counts[part], p, means[part], spread[part], kept)
             counts[part] = read.counts
             if read.squared_errors is not None:
                 errors[part] = read.squared_errors
@@ -148,25 +155,24 @@ def counters_needed(expected: Floats, deviations: Floats, slips: Floats, p: int)
     slack = tuning.WINDOW_DEVIATIONS * deviations + expected / 10 + tuning.WINDOW_SLACK + slips
     whole = np.ceil((2 * slack + 1) / p)
     single = np.ceil(expected / min(class_limit(p), (p / (4 * tuning.WINDOW_DEVIATIONS)) ** 2))
-    needed: Integers = np.maximum(1, np.maximum(whole, single)).astype(np.int64)
-    return np.minimum(needed, MAX_COUNTERS_OF_ITEM)
+    needed = np.minimum(np.maximum(1, np.maximum(whole, single)), MAX_COUNTERS_OF_ITEM)
+    # At most four numbers for each power of two, because a plan has a group for each number.
+    steps = 2.0 ** np.maximum(0, np.floor(np.log2(needed)) - 2)
+    rounded: Integers = (np.ceil(needed / steps) * steps).astype(np.int64)
+    return rounded
 
 
-def class_limit(p: int) -> float:
-    """Return the largest expected sum of a class: p/4 is eight deviations of its thinned count."""
-    return (p / 32) ** 2 / (3 / 16)
-
-
-def classes_of(counts: Floats, p: int) -> tuple[int, ...]:
+def classes_of(counts: Floats, p: int, items: Indices, is_alone: Flags) -> tuple[int, ...]:
     """Return the sizes of classes of counters with these expected `counts`, in order.
 
-    A class has at most three counters whose windows do not begin at 0. If all of four were gone,
-    four windows would be missing, which thinned classes do not show.
+    Counters of an item that `is_alone`, because its last count was in doubt, share no class with
+    others. `items` has the item of each counter.
     """
-    sizes, size, total, above, limit = list[int](), 0, 0.0, 0, class_limit(p)
-    for count in counts.tolist():
-        if size and (total + count > limit or above + (count > p / 2) > _MAX_ABOVE_ZERO):
+    sizes, size, total, limit = list[int](), 0, 0.0, class_limit(p)
+    is_new = np.append(True, (items[1:] != items[:-1]) & (is_alone[1:] | is_alone[:-1]))
+    for count, begins in zip(counts.tolist(), is_new.tolist(), strict=False):
+        if size and (begins or total + count > limit):
             sizes.append(size)
-            size, total, above = 0, 0.0, 0
-        size, total, above = size + 1, total + count, above + (count > p / 2)
+            size, total = 0, 0.0
+        size, total = size + 1, total + count
     return (*sizes, size) if size else ()

@@ -69,9 +69,11 @@ WINDOW_DEVIATIONS = 6.0
 WINDOW_SLACK = 5  # counts that liars may add on both sides
 # Primes of one round after the other that are compared: each 1.3 times the one before, from
 # MIN_PRIME on, with which three bytes of a string take at most MAX_NUMBER_BITS.
-MIN_PRIME, PRIME_STEP, MAX_NUMBER_BITS = 61, 1.3, 30
-# Standard deviations up to which a thinned count agrees with the counts that were read.
-CLASS_Z_SCORE = 3.0
+MIN_PRIME, PRIME_STEP, MAX_NUMBER_BITS = 61, 1.3, 32
+# Surprise of thinned counts (chi-squared, three degrees of freedom) up to which they agree with the
+# counters that were read: one of 370 classes is weighed in vain. Beyond the second number a table
+# is not read, one in 700,000 in vain.
+CLASS_SURPRISE, TABLE_SURPRISE = 14.2, 30.0
 
 # Posterior of counts outside their windows (`window_posterior.py`).
 

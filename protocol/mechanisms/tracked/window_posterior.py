@@ -37,6 +37,7 @@ from typing import NamedTuple
 import numpy as np
 
 from protocol.mechanisms.tracked import tuning_constants as tuning
+from protocol.mechanisms.tracked.thinned_counts import squared_surprises
 from protocol.numerics import special
 from protocol.numerics.array_types import Flags, Floats, Indices, Integers
 
@@ -44,7 +45,6 @@ _MIN_MEAN, _MIN_DEVIATION = 0.5, 0.5  # of usual counts
 _MAX_SHAPE = 1e6  # of a negative binomial distribution; beyond, it is Poisson's
 _CHANGED_SHARES = tuple(2.0**-power for power in range(10, 0, -1))  # values of h that are compared
 _MIN_WEIGHT = 1e-280  # of a possible count
-_MAX_MISSING_IN_CLASS = 8  # windows that a class may miss in all
 _MAX_LOG_MASS = 500.0  # beyond, sets of few moves have no part in it
 _MIN_REST = 1e-9  # share of sets of more than two moves, which is exact to about 1e-12
 
@@ -112,21 +112,18 @@ def read_windows(
 
 
 def read_thinned(
-    counts: Integers, window: int, means: Floats, deviations: Floats, thinned: int
+    counts: Integers, window: int, means: Floats, deviations: Floats, thinned: Integers
 ) -> WindowPosterior:
     """Return the posterior of the true counts of a class, which differ from `counts` by windows.
 
-    `thinned` is the sum of the true counts, of which each copy is kept with probability 1/4, modulo
-    `window`. If it agrees with `counts`, they are the true ones.
+    `thinned` are the class's thinned counts modulo `window`, by level.
     """
-    most = _MAX_MISSING_IN_CLASS
-    missing = np.arange(-most, most + 1)
-    surprises = _surprises(counts.sum() + window * missing, window, thinned)
-    if abs(surprises[most]) <= tuning.CLASS_Z_SCORE:
-        return WindowPosterior(counts, None)
+    least, most = -tuning.MAX_WINDOWS_BELOW, tuning.MAX_WINDOWS_ABOVE
+    missing = np.arange(least, most + 1)
+    surprises = squared_surprises(counts.sum() + window * missing, window, thinned)
     shifts = _all_shifts()
     usual, changed = _priors(counts[:, np.newaxis] + window * shifts, means, deviations)
-    likelihoods, best, likeliest = np.exp(-(surprises**2) / 2), None, -math.inf
+    likelihoods, best, likeliest = np.exp(-surprises / 2), None, -math.inf
     for share in _CHANGED_SHARES:
         prior = (1 - share) * usual + share * changed
         sums = _SumOfShifts.of(prior, most)
@@ -135,21 +132,13 @@ def read_thinned(
         if best is None or likelihood > likeliest:
             best, likeliest = sums, likelihood
     assert best is not None
-    marginals = best.marginals(-most, likelihoods)
+    marginals = best.marginals(least, likelihoods)
     read = shifts[marginals.argmax(axis=1)]
     if marginals.max(axis=1).min() >= tuning.MIN_READING_PROBABILITY:
         return WindowPosterior(counts + window * read, None)
     squares = (shifts - read[:, np.newaxis]) ** 2
     errors = (marginals * squares).sum(axis=1) * float(window) ** 2
     return WindowPosterior(counts + window * read, errors)
-
-
-def _surprises(sums: Integers, window: int, thinned: int) -> Floats:
-    """Return the deviations by which `thinned` differs from a quarter of each of `sums`."""
-    expected = np.maximum(sums, 0) / 4
-    off = (thinned - expected + window / 2) % window - window / 2
-    surprises: Floats = off / np.sqrt(np.maximum(expected, 1) * 0.75)
-    return surprises
 
 
 def _weigh(

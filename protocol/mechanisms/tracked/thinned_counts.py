@@ -1,0 +1,51 @@
+"""Thinned counts: random parts of sums modulo p, which show how many windows of p are missing.
+
+All that devices compute from a count without a coin is a function of the count modulo p, so no
+total and no check shows that a count left its window. But a device can keep each copy with
+probability q: then q of M missing windows, q M p, is missing from what the kept copies lead to
+expect. There are three levels, with coins of their own and q = 1/4, 1/16 and 1/32. The first shows
+M modulo 4, the second M modulo 16, and the third M modulo 32. For example, with p = 521 an item
+that rose from 100 to 700 misses one window: 130 more copies than expected are kept at the first
+level.
+
+Counts of a *class* are thinned together. A class is small enough for p/4 to be eight standard
+deviations at the first level: S copies have the deviation sqrt(3 S)/4. If a class were missing 32
+windows, nothing would show it: such a sum is 32 p above what was expected of a class, or below.
+
+Source: an addition of blindtally.
+"""
+
+import numpy as np
+
+from protocol.numerics.array_types import Floats, Indices, Integers, Words
+
+LEVELS = ((0, 2), (2, 4), (6, 5))  # the first bit of a coin in a random word, and its bits
+PICK_BITS = 53  # upper bits of the word, which no coin uses
+
+
+def thin(classes: Indices, words: Words, number: int) -> Integers:
+    """Return the kept copies by level and class, levels x `number`; each copy has a random word."""
+    kept = [
+        classes[(words >> np.uint64(first)) & np.uint64(2**bits - 1) == 0] for first, bits in LEVELS
+    ]
+    return np.stack([np.bincount(each, minlength=number) for each in kept])
+
+
+def squared_surprises(sums: Integers, p: int, thinned: Integers) -> Floats:
+    """Return for each of `sums` of a class by how many variances its `thinned` counts differ.
+
+    These are modulo `p`, one for each level. If a sum is right, the result is chi-squared with
+    three degrees of freedom.
+    """
+    squares = np.zeros(len(sums))
+    for (_, bits), kept in zip(LEVELS, thinned.tolist(), strict=True):
+        share = 2.0**-bits
+        expected = share * np.maximum(sums, 1)
+        off = (kept - expected + p / 2) % p - p / 2
+        squares += off**2 / (expected * (1 - share))
+    return squares
+
+
+def class_limit(p: int) -> float:
+    """Return the largest expected sum of a class."""
+    return (p / 32) ** 2 / (3 / 16)
