@@ -78,4 +78,6 @@ def _cell_estimates(
     # The chance of 1 - 2^-25 is rounded to 1.
     amounts = counts if sign is None else counts * sign[where]
     sums = np.bincount(cells[where], weights=amounts, minlength=width + 1).astype(np.float32)
-    return sums if sign is not None else (sums * width - sums.sum()) / (width - 1)
+    if sign is None:
+        sums = ((sums * width - sums.sum()) / (width - 1)).astype(np.float32)
+    return sums

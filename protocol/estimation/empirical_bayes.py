@@ -298,7 +298,7 @@ def fit_prior(
     virtual = _VIRTUAL_ITEMS * zipf / zipf.sum()
     prior, fitted, shape = np.full(cells, 1 / cells), likelihoods, np.ones(cells)
     if shown is not None:
-        usual = np.einsum("kc,k->c", shown, sizes / max(1, sizes.sum()))
+        usual = np.einsum("kc,k->c", shown, sizes / max(1, int(sizes.sum())))
         virtual /= max((usual * zipf).sum() / zipf.sum(), _MIN_CHANCE)
         prior, fitted, shape = zipf / zipf.sum(), likelihoods / shown, zipf
     for _ in range(_ITERATIONS):

@@ -74,7 +74,7 @@ def noisy_tree(
     levels = []
     for level in range(1, depth + 1):
         held = leaves.reshape(base**level, -1).sum(axis=1)
-        levels.append(held + simulate_skellam_sum(rng, variance, len(held)).astype(np.float64))
+        levels.append(held.astype(np.float64) + simulate_skellam_sum(rng, variance, len(held)))
     return CompleteTree(base, tuple(levels))
 
 

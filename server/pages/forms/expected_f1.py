@@ -123,17 +123,20 @@ class F1Table:
         at = np.clip(at, self._points.min(axis=0), self._points.max(axis=0))
         angles = self._mean + self._covariance(at) @ self._weights
         angles += deviations * self._study_deviations(points)
-        return np.sin(np.clip(angles, 0, np.pi / 2)) ** 2  # type: ignore[no-any-return]
+        f1: NDArray[np.float64] = np.sin(np.clip(angles, 0, np.pi / 2)) ** 2
+        return f1
 
     def _study_deviations(self, points: Sequence[StudyPoint]) -> NDArray[np.float64]:
         heavy = np.array([point.max_heavy for point in points])
-        return np.hypot(self._noise[0], self._noise[1] / np.sqrt(heavy))  # type: ignore[no-any-return]
+        deviations: NDArray[np.float64] = np.hypot(self._noise[0], self._noise[1] / np.sqrt(heavy))
+        return deviations
 
     def _covariance(self, at: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the Matérn covariances (nu = 3/2) of the angles at `at` and at the points."""
         steps = (at[:, None] - self._points) / self._scales
         distances = np.sqrt(3 * np.sum(steps**2, axis=2))
-        return self._amplitude**2 * (1 + distances) * np.exp(-distances)  # type: ignore[no-any-return]
+        decays: NDArray[np.float64] = (1 + distances) * np.exp(-distances)
+        return self._amplitude**2 * decays
 
 
 @dataclass(frozen=True, slots=True)
