@@ -292,11 +292,15 @@ def with_access(
     from server.db.database import Database
     from server.db.database_url import parse_url
     from server.db.repositories.access.credentials_and_audit import AccessRepository
+    from server.db.sqlite_lock import check_files_beside
     from server.errors import ProblemError
 
     async def run() -> T:
+        parsed = parse_url(url)
         if must_exist:
-            _check_file_exists(parse_url(url))
+            _check_file_exists(parsed)
+        if parsed.get_backend_name() == "sqlite":
+            check_files_beside(Path(str(parsed.database)))
         database = Database(url)
         try:
             await migrations.upgrade(database)
@@ -308,7 +312,7 @@ def with_access(
         return asyncio.run(run())
     except ProblemError as error:
         raise exit_with_error(error.detail, code=1) from None
-    except (ValueError, migrations.UnknownSchemaError, SQLAlchemyError) as error:
+    except (ValueError, OSError, migrations.UnknownSchemaError, SQLAlchemyError) as error:
         reason = getattr(error, "orig", None) or error
         raise exit_with_error(f"the database cannot be used: {reason}", code=1) from None
 

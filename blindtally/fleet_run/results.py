@@ -257,8 +257,10 @@ def summarize_round(played: FleetRound, exact: bool | None) -> RoundResult:
 
 
 def _phase_seconds(cohort: CohortView) -> dict[Phase, float]:
+    """Return the duration of each phase, which is 0 if the database's clock went back in it."""
     pairs = zip(cohort.history, cohort.history[1:], strict=False)
-    return {now.phase: (after.entered - now.entered).total_seconds() for now, after in pairs}
+    passed = {now.phase: (after.entered - now.entered).total_seconds() for now, after in pairs}
+    return {phase: max(0.0, seconds) for phase, seconds in passed.items()}
 
 
 def _mean_traffic(played: Sequence[FleetRound]) -> DeviceTraffic:

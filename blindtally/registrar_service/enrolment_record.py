@@ -81,6 +81,8 @@ class EnrolmentRecord:
         """Check that the file can be written and was not replaced; raises sqlite3.Error."""
         if file_identity(self._path) != self._identity:
             raise sqlite3.OperationalError("the file was removed or replaced")
+        if not os.access(self._path, os.W_OK):
+            raise sqlite3.OperationalError("the file cannot be written")
         with self._change():
             pass
 

@@ -10,7 +10,7 @@ spends; `study` is then None, which cannot be the id of a study. `service` is th
 service with a study of the same id sees another identity. HMAC-SHA256 is a pseudorandom function
 [RFC 2104; Bellare06]: without the secret its outputs look like noise.
 
-A device that loses its secret becomes a new device. A device that loses its journal but not its
+A device that loses its folder becomes a new device. A device that loses its journal but not its
 secret may contribute twice. So both are in one folder, and one folder is one device
 (`client.device.folder_lock`).
 """
@@ -73,9 +73,12 @@ class DeviceState:
         path = folder / "secret"
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not path.exists():
+            if not (folder / "lock").exists() and not path.exists():  # it is written before `lock`
                 _write_secret(path, (secrets or SystemRandom()).randbytes(KEY_BYTES))
             text = path.read_text(encoding="ascii", errors="replace")
+        except FileNotFoundError:
+            text = f"{path} is missing: restore it, or delete the folder to begin as a new device"
+            raise JournalError(text) from None
         except OSError as error:
             raise JournalError(f"{path}: {error.strerror}") from None
         secret = _parse_secret(path, text)

@@ -53,11 +53,13 @@ def headline(
     rows: Sequence[HeavyHitter] = (),
     numbers: NumberSummary | None = None,
     median: QueryResult | None = None,
+    least: str | None = None,
 ) -> Headline | None:
     """Return the answer of `devices` devices in the sums; None if no number was asked and summed.
 
     `devices` is None if their number is secret. `rows` are all heavy hitters, most common first.
-    `numbers` are those of all devices, and `median` is that of a distribution.
+    `numbers` are those of all devices, and `median` is that of a distribution. An item is listed
+    from a count of `least`, by default the threshold.
     """
     kind = mechanism_of(question).answer_kind(question)
     among = "" if devices is None else f" of {devices:,} devices"
@@ -84,20 +86,19 @@ def headline(
         return (
             Headline(f"{{item}}: {rows[0].estimate:,.0f}{among}.", rows[0].item) if rows else None
         )
-    return _items_headline(question, devices, rows)
+    return _items_headline(question, devices, rows, least or f"{question.threshold:,g}")
 
 
 def _items_headline(
-    question: AnyQuestion, devices: int | None, rows: Sequence[HeavyHitter]
+    question: AnyQuestion, devices: int | None, rows: Sequence[HeavyHitter], least: str
 ) -> Headline:
     """Return the number of heavy items, and the most common one."""
     noun = "option" if mechanism_of(question).options(question) else "item"
     number = f"{f'{len(rows):,}' if rows else 'No'} {noun}{'' if len(rows) < 2 else 's'}"
     number += " was" if len(rows) < 2 else " were"
-    least, counts_devices = f"{question.threshold:,g}", question.max_copies == 1
     if devices is None:
         counted = f"{number} counted {least} times or more"
-    elif counts_devices:
+    elif question.max_copies == 1:
         counted = f"{number} counted at {least} or more of {devices:,} devices"
     else:
         counted = f"{number} counted {least} times or more at {devices:,} devices"

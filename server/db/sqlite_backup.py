@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from server.db.database_url import FileIdentities
 from server.db.migrations import head_revision
-from server.db.sqlite_lock import hold_lock, is_locked
+from server.db.sqlite_lock import check_files_beside, hold_lock, is_locked
 
 _DAMAGED = sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB  # codes of errors
 _WAIT_SECONDS = 5.0  # for SQLite's lock, which other programs hold for moments
@@ -101,6 +101,7 @@ def _write(source: sqlite3.Connection, database: Path) -> BackupContent:
 
 def _connect(file: Path) -> sqlite3.Connection:
     """Open a file that exists; to read SQLite's latest changes it must be able to write."""
+    check_files_beside(file)
     address = f"file:{quote(str(file.resolve()))}?mode=rw"
     return sqlite3.connect(address, uri=True, timeout=_WAIT_SECONDS, isolation_level=None)
 

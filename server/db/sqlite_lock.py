@@ -8,13 +8,14 @@ They are lost when the process closes the file, so the file is opened before SQL
 closed after SQLite. On other systems they may conflict: there the lock is on `NAME.lock`.
 
 SQLite keeps the latest changes in `NAME-wal`, by the name. A file with a second name (hard link) is
-refused, because a server that opens the other one after a crash would lose them.
+refused, because a server that opens the other one after a crash would lose them. If the database
+was moved while it was served, a program that opens another file under its name would delete them.
 """
 
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,8 +26,9 @@ from server.db.database_url import file_identity
 if TYPE_CHECKING:
     from server.db.database import Database
 
-# Of this process, which must not open such a file again.
-_held = set[tuple[int, int] | None]()
+# Of this process, which must not open such a file again: to close it would end SQLite's locks.
+_held = set[Path | tuple[int, int] | None]()
+_SHM_BYTE, _DATABASE_BYTE = 128, 0x40000002  # which SQLite keeps locked while it has a file open
 
 
 class DatabaseInUseError(Exception):
@@ -41,7 +43,7 @@ def sqlite_process_lock(database: "Database") -> Iterator[None]:
 
     Raises:
         DatabaseInUseError: if another process holds the lock, or the file has several names.
-        OSError: if the file cannot be opened or created.
+        OSError: if the file cannot be opened or created, or as `check_files_beside` does.
     """
     if not database.is_sqlite:
         yield
@@ -65,8 +67,9 @@ def hold_lock(file: Path) -> ExitStack:
         f"another blindtally serves {file}, and SQLite serves one process: stop that one, or "
         "use PostgreSQL for several (--database postgresql://USER:PASSWORD@HOST/NAME)"
     )
-    if file.exists() and file_identity(file) in _held:
+    if _held & {file, file_identity(file)}:
         raise in_use
+    check_files_beside(file)
     with ExitStack() as stack:
         opened = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
         stack.callback(os.close, opened)
@@ -77,9 +80,9 @@ def hold_lock(file: Path) -> ExitStack:
                 f"{file} has several names (hard links), and SQLite keeps the latest changes by "
                 "one of them: delete the others, and serve the name that was served before"
             )
-        identity = file_identity(file)
-        _held.add(identity)
-        stack.callback(_held.discard, identity)
+        names = {file, file_identity(file)}
+        _held.update(names)
+        stack.callback(_held.difference_update, names)
         return stack.pop_all()
 
 
@@ -89,6 +92,35 @@ def is_locked(file: Path) -> bool:
         hold_lock(file).close()
     except DatabaseInUseError:
         return True
+    return False
+
+
+def check_files_beside(file: Path) -> None:
+    """Raise OSError if a process has `-wal` and `-shm` of this name open, but another database.
+
+    SQLite would write their changes into `file`, and delete them: call this before it opens `file`.
+    """
+    file = file.resolve()
+    if (
+        _held.isdisjoint({file, file_identity(file)})
+        and _is_in_use(file.with_name(f"{file.name}-shm"), _SHM_BYTE)
+        and not _is_in_use(file, _DATABASE_BYTE)
+    ):
+        raise OSError(
+            f"the server of {file} has other files open: its database was moved or replaced. Move "
+            "it back, or stop the server and restore a backup"
+        )
+
+
+def _is_in_use(file: Path, byte: int) -> bool:
+    """Return whether another process has locked this byte; without POSIX nothing is known."""
+    with suppress(ImportError, FileNotFoundError), file.open("r+b") as opened:
+        import fcntl  # noqa: PLC0415 - not on every system
+
+        try:
+            fcntl.lockf(opened, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+        except (BlockingIOError, PermissionError):
+            return True
     return False
 
 

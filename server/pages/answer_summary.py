@@ -16,7 +16,7 @@ from protocol.mechanisms.registry import REPORT_MECHANISMS, mechanism_of
 from protocol.printable import printable
 from server.api.answers.question_differences import domain_in_words
 from server.db.repositories.studies.progress import StudyProgress
-from server.pages.answers import DistributionSummary, ItemTable
+from server.pages.answers import DistributionSummary, ItemTable, UnlistedItems
 from server.pages.formatting import share
 
 _MAX_ITEM_CHARS = 80  # of the most common item in the sentence; the list has it whole
@@ -44,13 +44,15 @@ def answer_sentence(
     items: Sequence[HeavyHitter],
     numbers: Sequence[NumberSummary],
     distribution: DistributionSummary | None,
+    unlisted: UnlistedItems | None,
 ) -> Markup:
     """Return the answer so far as one sentence of HTML, or why there is none yet."""
     if not progress.decoded_rounds:
         return escape(_no_answer(study, progress))
     median = distribution.median if distribution else None
     first = numbers[0] if numbers else None
-    result = headline(study.question, progress.devices, items, first, median)
+    least = unlisted.least if unlisted else None
+    result = headline(study.question, progress.devices, items, first, median, least)
     if result is None:
         return escape("The sums have no answer to show yet.")
     item = printable(result.item)
@@ -141,14 +143,15 @@ def quality_chips(
     )
 
 
-def answer_title(study: StudyView, table: ItemTable) -> str:
+def answer_title(study: StudyView, table: ItemTable, unlisted: UnlistedItems | None) -> str:
     """Return the heading above the answer."""
-    question, least = study.question, f"{study.question.threshold:,g}"
+    question = study.question
     kind = mechanism_of(question).answer_kind(question)
     if kind is not AnswerKind.ITEMS:
         return _ANSWER_TITLES[kind]
     if options := mechanism_of(question).options(question):
         return f"All {len(options):,} options"
+    least = unlisted.least if unlisted else f"{question.threshold:,g}"
     return (
         f"Items of {least} or more devices"
         if table.has_shares

@@ -1,6 +1,7 @@
 """Answer of a study as its page shows it: items or options, a distribution, or means."""
 
 import asyncio
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, TypeAlias
@@ -10,6 +11,7 @@ from fastapi import Query
 from protocol.api.messages import HeavyHitter, QueryResult, StudyView
 from protocol.api.unlisted import (
     count_with_range,
+    highest_bar,
     limits_of_list,
     option_counts,
     range_of_unlisted,
@@ -151,14 +153,16 @@ def unresolved_keys(study: StudyView, sizes: Iterable[RoundSize]) -> str:
 class UnlistedItems:
     """Words on what a study does not list.
 
-    `reason` is why it lists nothing, and `limits` what its list leaves out. The other `options`
-    have the `count` in words, and their ends as numbers if sums bound them.
+    `reason` is why it lists nothing, `limits` what its list leaves out, and `least` the count from
+    which an item is listed. The other `options` have the `count` in words, and their ends as
+    numbers if sums bound them.
     """
 
     reason: str
     limits: tuple[str, ...]
     options: tuple[HeavyHitter, ...]
     count: str
+    least: str
 
 
 async def _unlisted_items(
@@ -183,11 +187,13 @@ async def _unlisted_items(
         ends |= {"share_low": share(low, devices), "share_high": share(high, devices)}
     options = option_counts(plan, counted, (item.item for item in items))
     is_over = study.state in ("finished", "stopped")
+    bar, threshold = highest_bar(plan, counted).count, study.question.threshold
     return UnlistedItems(
         why_nothing_is_listed(plan, counted, is_over=is_over),
         tuple(limits_of_list(plan, counted)) if items else (),
         tuple(HeavyHitter(item=option, **ends) for option in options),
         count_with_range(plan, counted),
+        f"about {math.ceil(bar):,}" if threshold < bar < math.inf else f"{threshold:,g}",
     )
 
 

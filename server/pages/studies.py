@@ -42,7 +42,7 @@ from server.pages.charts import study_charts
 from server.pages.charts.round_history import RoundSizes, RoundSizesDep
 from server.pages.charts.segment_figures import segment_figures
 from server.pages.commands import copied_queries, fleet_command
-from server.pages.forms.cloning import can_clone, next_tries
+from server.pages.forms.cloning import can_clone, next_tries, settings
 from server.pages.page_requests import page_router, read_form
 from server.pages.privacy_summary import privacy_cost, privacy_summary
 from server.pages.rendering import PAGE_HEADERS, event_context, render, render_svg
@@ -135,6 +135,7 @@ async def study_context(
         "now": now,
         "asked": question_in_words(study),
         "can_clone": can_clone(study),
+        "settings": [*settings(study)],
         "next_tries": next_tries(study, progress) if study.state in ("finished", "stopped") else {},
         "running": running,
         "is_joinable": running is None or running.phases[0].state == "now",
@@ -171,13 +172,13 @@ async def _answer_context(
     has_options = bool(unlisted and unlisted.options)
     means = number_rows(study.question, numbers, has_options) if kind is AnswerKind.MEANS else []
     return {
-        "sentence": answer_sentence(study, progress, items, numbers, distribution),
+        "sentence": answer_sentence(study, progress, items, numbers, distribution, unlisted),
         "chips": [*quality_chips(study, quality, listed, numbers, distribution)],
         "unlisted": unlisted,
         "table": table,
         "rates": await rates_by_round(service, study, [item.item for item in listed], names),
         "has_files": bool(items or table.total),
-        "answer_title": answer_title(study, table),
+        "answer_title": answer_title(study, table, unlisted),
         "items_note": mechanism.description.items_note,
         "number": items[0] if kind is AnswerKind.NUMBER and items else None,
         "distribution": distribution,

@@ -228,16 +228,18 @@ def test_blamed_participants_are_named() -> None:
 
 
 def test_a_round_without_a_sum_has_a_reason() -> None:
-    finished, cohort, _ = played()
+    finished, _, _ = played()
     failure = "3 of 10 sent their vectors in time, where 7 are needed"
-    failed = cohort.model_copy(update={"phase": "failed", "failure": failure, "survivors": ()})
+    times = (NOON, "2026-11-21T11:00:00Z")  # the database's clock went back
+    history = [{"phase": "sharing", "entered": time, "received": 3} for time in times]
+    failed = CohortView.model_validate(cohort_document("failed", failure=failure, history=history))
     view = finished.view.model_copy(
         update={"state": "failed", "cohorts": (failed,), "distinct": None, "participants": 0}
     )
     shown = Console(record=True, width=200, file=io.StringIO())
     Screen(shown, 1).show_round(summarize_round(replace(finished, view=view), exact=False))
     text = shown.export_text()
-    assert f"no sum, failed: {failure}, " in text
+    assert f"no sum, failed: {failure}, 0.0 s" in text
     assert "nothing" not in text
 
 

@@ -4,6 +4,8 @@ import asyncio
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -28,6 +30,7 @@ from protocol.api.messages import RoundView
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.randomness import system_words
 from secagg.keys import Identity
+from server.db.sqlite_backup import BackupError, restore
 from server.settings import Pace
 from tests.server.conftest import Serve
 from tests.server.harness import STEPS, sum_of, together
@@ -222,6 +225,42 @@ async def test_a_backup_of_other_files_than_those_of_the_server_is_refused(
         assert not (tmp_path / "backup.db").exists()
         (tmp_path / "test.db").unlink()
         assert "there is no database" in await run(tmp_path, "backup", "b.db", code=1)
+
+
+HOLD = """import sqlite3, sys
+held = sqlite3.connect(sys.argv[1]).execute("CREATE TABLE latest (number)")
+sys.stdin.read(print(flush=True))"""
+
+
+def test_files_of_a_running_server_whose_database_was_replaced_are_left_alone(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    """SQLite would write their changes into the file that has the name now, and delete them."""
+
+    def output(*words: str) -> str:
+        return CliRunner().invoke(app, (*words, "--database", sqlite_url)).output
+
+    database, moved, backup, second = (tmp_path / f"{name}.db" for name in ("test", "m", "a", "b"))
+    output("keys", "create", "a", "--scope", "read", "--days", "1")
+    output("backup", str(backup))
+    words = [sys.executable, "-c", HOLD, database]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        server.stdout.readline()
+        database.rename(moved)
+        assert "has other files" in output("restore", str(backup))
+        shutil.copy(backup, database)
+        files = {path: path.read_bytes() for path in tmp_path.iterdir()}
+        assert "has other files" in output("restore", str(backup), "--replace")
+        assert "has other files" in output("backup", str(second))
+        assert "has other files" in output("keys", "list")
+        with pytest.raises(BackupError, match="has other files"):
+            restore(database, second, replaces=False)
+        assert files == {path: path.read_bytes() for path in tmp_path.iterdir()}
+        moved.replace(database)
+        assert "saved in" in output("backup", str(second))  # while a program has it
+    with closing(sqlite3.connect(second)) as copy:
+        copy.execute("SELECT number FROM latest")
 
 
 async def test_a_backup_that_another_program_writes_into_a_served_database_is_noticed(

@@ -1,5 +1,6 @@
 """Studies that are created like another one."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -71,11 +72,30 @@ def lost_fields(study: StudyView, values: Mapping[str, str]) -> list[str]:
         original = {path: each for path, each in original.items() if path.startswith(refused)}
         copied = dict(_leaves(built))
     differing = [path for path, value in original.items() if copied.get(path) != value]
-    return [
-        path.split(".", 1)[-1].replace("_", " ").replace(".", " ")
-        for path in differing
-        if path not in _NOT_COPIED
-    ]
+    fields = _fields(study)
+    return [fields[path].label for path in differing if path not in _NOT_COPIED]
+
+
+def settings(study: StudyView) -> Iterator[tuple[str, Any]]:
+    """Yield each value of the question and of the terms of `study`, after its label."""
+    fields = _fields(study)
+    for path, value in _leaves(_request_document(study)):
+        if path.startswith(("question.", "terms.")) and value not in (None, ""):
+            yield fields[path].label, dict(fields[path].choices).get(str(value), value)
+
+
+def _fields(study: StudyView) -> dict[str, FormField]:
+    """Return a field for each path in the request of `study`, if possible that of its form."""
+    forms = (*QUESTION_FORMS.values(), *([form_of(study)] if can_clone(study) else []))
+    known = {each.path: each for form in forms for each in form_fields(form)}
+    paths = [path for path, _ in _leaves(_request_document(study))]
+    return {path: known.get(path.replace("inner.", "")) or _unknown(path) for path in paths}
+
+
+def _unknown(path: str) -> FormField:
+    words = path.removeprefix("question.").removeprefix("terms.").replace("domain.", "item ")
+    words = re.sub("[._]", " ", words.replace("timeouts.", "seconds of "))
+    return FormField(path, words.capitalize())
 
 
 def _part(location: Sequence[int | str], document: Mapping[str, Any]) -> str:

@@ -1,12 +1,14 @@
 """The service signs for devices that prove to be real, for one identity and the study's terms."""
 
 import asyncio
+import os
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
 from time import monotonic
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 import pytest
@@ -201,6 +203,8 @@ async def test_a_record_that_cannot_be_written_signs_nothing_and_is_not_healthy(
     assert (await get(service.app(), "/healthz")).status_code == 503
     record._connection.execute("PRAGMA query_only = FALSE")
     assert (await post(service, asked(), token)).is_success
+    with patch.object(os, "access", return_value=False):  # an immutable file, which is open
+        assert (await get(service.app(), "/healthz")).status_code == 503
 
 
 def test_a_record_that_is_removed_or_replaced_is_not_healthy(

@@ -101,12 +101,15 @@ def test_a_folder_may_move(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"")])
-def test_a_journal_that_was_deleted_or_replaced_is_refused(
+def test_a_folder_whose_journal_or_secret_was_lost_is_refused(
     folder: Path, damage: Callable[[Path], Any]
 ) -> None:
     run(folder, "s1")
     damage(folder / "journal")
     with pytest.raises(JournalError, match="is older than its device"):
+        run(folder)
+    (folder / "secret").unlink()
+    with pytest.raises(JournalError, match="secret is missing: restore it, or delete the folder"):
         run(folder)
 
 

@@ -158,6 +158,8 @@ async def test_nothing_is_acknowledged_once_a_file_of_the_database_is_gone(
         lost = tmp_path / f"test.db{suffix}"
         os.link(lost, tmp_path / "kept" / lost.name)
         lose(lost)
+        with pytest.raises(DatabaseInUseError):  # to look at `-shm` would end the server's locks
+            hold_lock(tmp_path / "test.db")
         response = await served.client.post("/v1/studies", json=study_request())
         refused(response, 503, "unavailable")
         assert "ESTALE" in refused(await served.client.get("/readyz"), 503, "unavailable")

@@ -53,10 +53,10 @@ async def test_a_clone_of_a_study_from_the_form_is_the_same_study(
 @pytest.mark.parametrize(
     ("question", "lost"),
     [
-        ({"confidence": 0.9}, ["confidence"]),
+        ({"confidence": 0.9}, ["Confidence"]),
         (
             {"domain": {"kind": "alphabet", "characters": "abc", "length": 3}},
-            ["domain kind", "domain characters", "domain length", "domain pad"],
+            ["Item kind", "Characters", "Longest string", "Item pad"],
         ),
     ],
 )
@@ -67,7 +67,7 @@ async def test_fields_that_the_form_does_not_have_are_named(
     view = await view_of(served, study)
     assert lost_fields(view, values_of(view)) == lost
     page = await page_of(served, f"/studies/new/from/{study}")
-    assert f"This form has no field for: {', '.join(lost)}." in page
+    assert f"This form has no field for: {'; '.join(lost)}." in page
     assert f'value="{"09" * 32}"' in page
 
 
@@ -85,7 +85,7 @@ _VOLUNTEERS = {"sum": "one-shot", "committee": {"volunteers": 1000, "size": 100}
                 "question": _STRINGS
                 | {"domain": {"kind": "alphabet", "characters": "ab", "length": 4}}
             },
-            "pad",
+            "Item pad",
         ),
     ],
 )

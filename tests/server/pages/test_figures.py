@@ -37,7 +37,10 @@ async def test_devices_that_come_in_every_round_are_counted_once(
     assert f'data-label="Devices">{devices}<' in listed
     assert 'data-label="Items found">–<' in listed
     when = "in a round" if every_round else "counted"
-    assert f"<li>{devices} devices {when}</li>" in await page_of(served, f"/studies/{study}")
+    page = await page_of(served, f"/studies/{study}")
+    assert f"<li>{devices} devices {when}</li>" in page
+    assert "Sampling threshold t" not in page
+    assert "Items shown" not in page
 
 
 async def test_a_study_whose_devices_have_joined_waits_for_none(served: Served) -> None:
@@ -75,6 +78,7 @@ async def test_a_trie_that_finds_nothing_names_the_votes_that_epsilon_needs(serv
         "To list more, use a larger epsilon, or more devices.",
     ):
         assert words_of_page in page
+    assert re.search(r"<h2.*?>Items.* about ([0-9]+) .*from a count of about \1 ", page, re.DOTALL)
     assert "Quantiles" not in page
     assert '<table class="hits"' not in page
 

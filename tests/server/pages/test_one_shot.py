@@ -36,8 +36,8 @@ async def test_a_study_states_who_must_collude_to_see_more(served: Served) -> No
     assert "each time that members agree" in page
     assert "masks its table" not in page
     assert "devices drop out." not in page
-    assert f"committee member 7</dt><dd>{PINNED[6]}" in page
-    assert "committee dropout</dt><dd>0.2" in page
+    assert f"Members of the committee</dt><dd><bdi>{', '.join(PINNED)}</bdi>" in page
+    assert "Share of absent members</dt><dd>0.2" in page
     assert f"--member {PINNED[0]} --member {PINNED[1]}" in page
 
 
