@@ -111,5 +111,5 @@ def test_on_a_terminal_the_page_stays_until_ctrl_c_and_nothing_is_left(tmp_path:
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
     assert {each.name for each in tmp_path.iterdir()} == {"my.csv", "answer.json"}
     first, second = json.loads(answer.read_text())["answer"]
-    assert first == "3 items were counted at 5 or more of 30 devices; maybe at 10 of them (33%)."
+    assert first == "3 options were counted at 5 or more of 30 devices; maybe at 10 of them (33%)."
     assert second.startswith("The server saw one sum, of 30 devices;")

@@ -19,6 +19,7 @@ from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.mechanisms.tracked.counters import CounterGroup
 from protocol.mechanisms.tracked.observations import record_round
 from protocol.mechanisms.tracked.plan import TrackedQuestion
+from protocol.mechanisms.tracked.split_counters import SplitGroup
 from protocol.question_and_plan import Question, Terms
 from protocol.reference_mechanisms.approximate_histogram import ApproximateHistogramQuestion
 from protocol.reference_mechanisms.count_sketches import (
@@ -196,7 +197,22 @@ EXAMPLES = {
     "tracked, some items, in units": tracked(6, 7.5, "ab", "cd", "ef"),
     "tracked, one item each": tracked(1, 1.7, "bb", "cc"),
 }
+
+
+def one_shot_fields(example: Example) -> dict[str, Any]:
+    """Return the fields of a plan that are others in a one-shot sum: those of `tracked`."""
+    if example.question.mechanism != "tracked":
+        return {}
+    groups = example.update["counter_groups"]
+    classes = tuple(len(group.items) for group in groups)
+    split = tuple(SplitGroup(counters=1, items=group.items) for group in groups)
+    lanes = {"prime": 1009, "table_classes": 1, "counter_classes": classes}
+    return lanes | {"counter_groups": split}
+
+
 ONE_SHOT_EXAMPLES = {
-    f"{name}, in a one-shot sum": replace(example, terms=ONE_SHOT_TERMS)
+    f"{name}, in a one-shot sum": replace(
+        example, terms=ONE_SHOT_TERMS, update=example.update | one_shot_fields(example)
+    )
     for name, example in EXAMPLES.items()
 }

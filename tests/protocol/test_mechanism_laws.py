@@ -45,6 +45,7 @@ from tests.protocol.mechanism_examples import (
     ONE_SHOT_TERMS,
     TERMS,
     Example,
+    one_shot_fields,
 )
 
 every = pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES.keys())
@@ -185,18 +186,19 @@ def test_a_one_shot_sum_decodes_to_the_items_of_a_pairwise_sum(example: Example)
     histograms = [{"ab": 1}] * 20 + [{"cd": 1}] * 15 + [{"aa": 1}] * 10
     histograms = [example.held(histogram) for histogram in histograms]
     outcomes = []
-    for terms in (TERMS, ONE_SHOT_TERMS):
-        plan = example.plan().model_copy(update={"terms": terms})
+    one_shot = {"terms": ONE_SHOT_TERMS} | one_shot_fields(example)
+    for changes in ({"terms": TERMS}, one_shot):
+        plan = example.plan().model_copy(update=changes)
         if "release" in type(plan).model_fields and plan.release is not None:
             release = plan.release.model_copy(update={"variance": 0.0, "threshold": 1})
             plan = plan.model_copy(update={"release": release})
         total = example.mechanism.encode_sum(plan, histograms, seeded(3))
         assert example.mechanism.fault(plan, total, len(histograms)) is None
         outcomes.append(example.mechanism.decode(plan, total, len(histograms), example.state))
-    pairwise, one_shot = outcomes
+    pairwise, other = outcomes
     assert pairwise.decoded
-    assert one_shot.decoded
-    assert read(one_shot) == read(pairwise)
+    assert other.decoded
+    assert read(other) == read(pairwise)
 
 
 @every_sum
