@@ -311,7 +311,7 @@ class TrackedPlan(Plan):
         )
         thinned = total[-1].astype(np.int64).reshape(len(LEVELS), -1).T
         pairs = zip(sums.reshape(-1, 1), thinned, strict=True)
-        surprises = (squared_surprises(each, self.prime, kept)[0] for each, kept in pairs)
+        surprises = (squared_surprises(each, self.prime, kept)[0][0] for each, kept in pairs)
         return bool(max(surprises) > tuning.TABLE_SURPRISE)
 
     def _classes_of(self, keys: Keys) -> Indices:

@@ -118,7 +118,7 @@ class SplitCounters:
         thinned, weighed = vector[1].astype(np.int64).reshape(len(LEVELS), -1), 0
         for kept, (start, end) in zip(thinned.T, pairwise(ends), strict=True):
             part = slice(start, end)
-            surprise = squared_surprises(counts[part].sum(keepdims=True), p, kept)[0]
+            (surprise,), _ = squared_surprises(counts[part].sum(keepdims=True), p, kept)
             if surprise <= tuning.CLASS_SURPRISE:
                 continue
             weighed += end - start

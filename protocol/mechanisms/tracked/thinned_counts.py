@@ -10,7 +10,7 @@ level.
 
 Counts of a *class* are thinned together. A class is small enough for p/4 to be eight standard
 deviations at the first level: S copies have the deviation sqrt(3 S)/4. If a class were missing 32
-windows, nothing would show it: such a sum is 32 p above what was expected of a class, or below.
+windows, nothing would show it; `MISSING_WINDOWS` are those that are distinguished.
 
 Source: an addition of blindtally.
 """
@@ -19,8 +19,11 @@ import numpy as np
 
 from protocol.numerics.array_types import Floats, Indices, Integers, Words
 
+MISSING_WINDOWS = range(-12, 20)
 LEVELS = ((0, 2), (2, 4), (6, 5))  # the first bit of a coin in a random word, and its bits
 PICK_BITS = 53  # upper bits of the word, which no coin uses
+# Of a few copies, none or one is kept: without it one copy of one would surprise by 31 variances.
+_ROUNDING_VARIANCE = 0.5
 
 
 def thin(classes: Indices, words: Words, number: int) -> Integers:
@@ -31,19 +34,21 @@ def thin(classes: Indices, words: Words, number: int) -> Integers:
     return np.stack([np.bincount(each, minlength=number) for each in kept])
 
 
-def squared_surprises(sums: Integers, p: int, thinned: Integers) -> Floats:
+def squared_surprises(sums: Integers, p: int, thinned: Integers) -> tuple[Floats, Floats]:
     """Return for each of `sums` of a class by how many variances its `thinned` counts differ.
 
-    These are modulo `p`, one for each level. If a sum is right, the result is chi-squared with
-    three degrees of freedom.
+    These are modulo `p`, one for each level. If a sum is right, the first result is chi-squared
+    with three degrees of freedom, about; the second has the sums of the logarithms of variances.
     """
-    squares = np.zeros(len(sums))
+    squares, logarithms = np.zeros((2, len(sums)))
     for (_, bits), kept in zip(LEVELS, thinned.tolist(), strict=True):
         share = 2.0**-bits
-        expected = share * np.maximum(sums, 1)
+        expected = share * np.maximum(sums, 0)
         off = (kept - expected + p / 2) % p - p / 2
-        squares += off**2 / (expected * (1 - share))
-    return squares
+        variances = expected * (1 - share) + _ROUNDING_VARIANCE
+        squares += off**2 / variances
+        logarithms += np.log(variances)
+    return squares, logarithms
 
 
 def class_limit(p: int) -> float:

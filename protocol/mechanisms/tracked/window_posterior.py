@@ -37,7 +37,7 @@ from typing import NamedTuple
 import numpy as np
 
 from protocol.mechanisms.tracked import tuning_constants as tuning
-from protocol.mechanisms.tracked.thinned_counts import squared_surprises
+from protocol.mechanisms.tracked.thinned_counts import MISSING_WINDOWS, squared_surprises
 from protocol.numerics import special
 from protocol.numerics.array_types import Flags, Floats, Indices, Integers
 
@@ -118,12 +118,12 @@ def read_thinned(
 
     `thinned` are the class's thinned counts modulo `window`, by level.
     """
-    least, most = -tuning.MAX_WINDOWS_BELOW, tuning.MAX_WINDOWS_ABOVE
-    missing = np.arange(least, most + 1)
-    surprises = squared_surprises(counts.sum() + window * missing, window, thinned)
+    missing, most = np.array(MISSING_WINDOWS), MISSING_WINDOWS[-1]
+    squares, logarithms = squared_surprises(counts.sum() + window * missing, window, thinned)
     shifts = _all_shifts()
     usual, changed = _priors(counts[:, np.newaxis] + window * shifts, means, deviations)
-    likelihoods, best, likeliest = np.exp(-surprises / 2), None, -math.inf
+    likelihoods = np.exp(-(squares + logarithms - logarithms.min()) / 2)
+    best, likeliest = None, -math.inf
     for share in _CHANGED_SHARES:
         prior = (1 - share) * usual + share * changed
         sums = _SumOfShifts.of(prior, most)
@@ -132,7 +132,7 @@ def read_thinned(
         if best is None or likelihood > likeliest:
             best, likeliest = sums, likelihood
     assert best is not None
-    marginals = best.marginals(least, likelihoods)
+    marginals = best.marginals(MISSING_WINDOWS[0], likelihoods)
     read = shifts[marginals.argmax(axis=1)]
     if marginals.max(axis=1).min() >= tuning.MIN_READING_PROBABILITY:
         return WindowPosterior(counts + window * read, None)

@@ -142,12 +142,13 @@ def _posterior(counts: Integers, thinned: Integers) -> Floats:
     usual = nbinom.pmf(possible, means**2 / (variances - means), means / variances)
     changed = means / (2 * np.maximum(means, possible) ** 2)
     columns = np.array(list(product(range(len(SHIFTS)), repeat=len(counts))))
-    columns = columns[np.isin(SHIFTS[columns].sum(axis=1), SHIFTS)]
     rows, best, likelihood = np.arange(len(counts)), np.zeros(len(columns)), -1.0
-    sums, squares = np.maximum(possible[rows, columns].sum(axis=1), 1), np.zeros(len(columns))
+    sums = np.maximum(possible[rows, columns].sum(axis=1), 0)
+    squares = np.zeros(len(columns))
     for share, kept in zip((1 / 4, 1 / 16, 1 / 32), thinned.tolist(), strict=True):
         off = (kept - share * sums + P / 2) % P - P / 2
-        squares += off**2 / (share * (1 - share) * sums)
+        variances = share * (1 - share) * sums + 0.5
+        squares += off**2 / variances + np.log(variances)
     for share in (2.0**-power for power in range(1, 11)):
         prior = np.where(possible >= 0, (1 - share) * usual + share * changed, 0.0)
         weights = prior[rows, columns].prod(axis=1) * np.exp(-squares / 2)
