@@ -370,7 +370,7 @@ def _draft(
 ) -> tuple[float, dict[str, Any]] | None:
     """Return the fields of the next plan with `prime`, and the items that it has room for.
 
-    None stands for a table whose values could wrap modulo the prime.
+    None stands for a table whose values could wrap modulo the prime, or that has no room.
     """
     question, terms = plan.question, plan.terms
     moduli = terms.moduli.fixed(prime) if prime else terms.moduli
@@ -388,7 +388,7 @@ def _draft(
     strings = plan.fetch_schedule.next_pieces(forecast, counters, nbytes, table_bytes)
     nbytes -= moduli.lane_bytes(strings.lane) if strings.pieces else 0
     untracked = _plan_residual(plan, answer, forecast.state, counters, moduli, nbytes)
-    if prime and untracked.max_value >= prime:
+    if prime and (untracked.max_value >= prime or not untracked.has_room(nbytes)):
         return None
     cells = untracked.cells_and_classes(nbytes)
     fields = {

@@ -47,6 +47,7 @@ from protocol.mechanisms.tracked.string_fetching import (
 )
 from protocol.mechanisms.tracked.thinned_counts import (
     LEVELS,
+    MISSING_WINDOWS,
     class_limit,
     squared_surprises,
     thin,
@@ -108,10 +109,19 @@ class ResidualSampling:
         prime = self.moduli.prime
         return max(1, math.ceil(self.expected_units / class_limit(prime))) if prime else 0
 
+    def has_room(self, nbytes: int) -> bool:
+        """Return whether one key fits in `nbytes` beside the thinned values."""
+        return cells_in_bytes(self._cell, nbytes - self._thinned_bytes) >= cells_for(1)
+
     def cells_and_classes(self, nbytes: int) -> int:
         """Return the cells that fit in `nbytes` beside the thinned values."""
-        thinned = Lane(self.moduli.prime, len(LEVELS) * self.classes) if self.classes else None
-        return self.cells(nbytes - (self.moduli.lane_bytes(thinned) if thinned else 0))
+        return self.cells(nbytes - self._thinned_bytes)
+
+    @property
+    def _thinned_bytes(self) -> int:
+        if not self.classes:
+            return 0
+        return self.moduli.lane_bytes(Lane(self.moduli.prime, len(LEVELS) * self.classes))
 
     def next_round(
         self, keys: float, values: float, nbytes: int, devices_factor: float = 1.0
@@ -311,8 +321,13 @@ class TrackedPlan(Plan):
         )
         thinned = total[-1].astype(np.int64).reshape(len(LEVELS), -1).T
         pairs = zip(sums.reshape(-1, 1), thinned, strict=True)
-        surprises = (squared_surprises(each, self.prime, kept)[0][0] for each, kept in pairs)
-        return bool(max(surprises) > tuning.TABLE_SURPRISE)
+        missing = self.prime * np.arange(MISSING_WINDOWS[-1] + 1)
+        for each, kept in pairs:
+            squares, logarithms = squared_surprises(each + missing, self.prime, kept)
+            likely = (squares + logarithms)[1:].min() - 2 * tuning.TABLE_LOG_ODDS
+            if squares[0] > tuning.TABLE_SURPRISE or squares[0] + logarithms[0] > likely:
+                return True
+        return False
 
     def _classes_of(self, keys: Keys) -> Indices:
         fingerprints = self.table.iblt.family.fingerprint(keys)

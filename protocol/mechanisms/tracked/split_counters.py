@@ -119,7 +119,8 @@ class SplitCounters:
         for kept, (start, end) in zip(thinned.T, pairwise(ends), strict=True):
             part = slice(start, end)
             (surprise,), _ = squared_surprises(counts[part].sum(keepdims=True), p, kept)
-            if surprise <= tuning.CLASS_SURPRISE:
+            odd = np.abs(counts[part] - means[part]) > tuning.WINDOW_DEVIATIONS * (spread[part] + 1)
+            if surprise <= tuning.CLASS_SURPRISE and not odd.any():
                 continue
             weighed += end - start
             if weighed > _MAX_WEIGHED_COUNTERS:

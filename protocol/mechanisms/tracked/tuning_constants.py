@@ -74,6 +74,8 @@ MIN_PRIME, PRIME_STEP, MAX_NUMBER_BITS = 61, 1.3, 32
 # counters that were read: one of 370 classes is weighed in vain. Beyond the second number a table
 # is not read, one in 700,000 in vain.
 CLASS_SURPRISE, TABLE_SURPRISE = 14.2, 30.0
+# Logarithm of the odds against missing windows below which a table is not read either.
+TABLE_LOG_ODDS = 3.0
 
 # Posterior of counts outside their windows (`window_posterior.py`).
 
