@@ -70,11 +70,6 @@ class Counters:
         lanes = ((lane, *check_lanes(self.max_total)) for lane in own)
         return tuple(lane for group in lanes for lane in group)
 
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes of all lanes."""
-        return sum(lane.nbytes for lane in self.lanes)
-
     @cached_property
     def items(self) -> tuple[str, ...]:
         return tuple(item for group in self.groups for item in group.items)

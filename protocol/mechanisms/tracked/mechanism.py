@@ -264,7 +264,9 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
     ) -> TrackedPlan:
         forecast, terms = Forecast.after_round(plan, state), plan.terms
         choices = round_primes(plan.question, terms) if terms.is_one_shot else [0]
-        drafts = (_draft(plan, answer, forecast, prime) for prime in choices)
+        # A table always remains, since new items can be found in no other way.
+        table_bytes = min_table_bytes(plan.question, terms)
+        drafts = (_draft(plan, answer, forecast, prime, table_bytes) for prime in choices)
         fields = max((each for each in drafts if each is not None), key=itemgetter(0))[1]
         return plan.next_round(rng, **fields)
 
@@ -366,7 +368,7 @@ def round_primes(question: TrackedQuestion, terms: Terms) -> list[int]:
 
 
 def _draft(
-    plan: TrackedPlan, answer: Answer | None, forecast: Forecast, prime: int
+    plan: TrackedPlan, answer: Answer | None, forecast: Forecast, prime: int, table_bytes: int
 ) -> tuple[float, dict[str, Any]] | None:
     """Return the fields of the next plan with `prime`, and the items that it has room for.
 
@@ -374,8 +376,6 @@ def _draft(
     """
     question, terms = plan.question, plan.terms
     moduli = terms.moduli.fixed(prime) if prime else terms.moduli
-    # A table always remains, since new items can be found in no other way.
-    table_bytes = min_table_bytes(question, terms)
     spare = min(question.nbytes - table_bytes, tuning.MAX_COUNTER_BYTES_SHARE * question.nbytes)
     spare = max(0, int(spare))
     counters: AnyCounters

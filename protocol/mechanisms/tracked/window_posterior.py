@@ -118,21 +118,12 @@ def read_thinned(
 
     `thinned` are the class's thinned counts modulo `window`, by level.
     """
-    missing, most = np.array(MISSING_WINDOWS), MISSING_WINDOWS[-1]
-    squares, logarithms = squared_surprises(counts.sum() + window * missing, window, thinned)
+    possible = counts.sum() + window * np.array(MISSING_WINDOWS)
+    squares, logarithms = squared_surprises(possible, window, thinned)
     shifts = _all_shifts()
     usual, changed = _priors(counts[:, np.newaxis] + window * shifts, means, deviations)
     likelihoods = np.exp(-(squares + logarithms - logarithms.min()) / 2)
-    best, likeliest = None, -math.inf
-    for share in _CHANGED_SHARES:
-        prior = (1 - share) * usual + share * changed
-        sums = _SumOfShifts.of(prior, most)
-        agreeing = float(sums.before[-1, sums.reach + missing] @ likelihoods)
-        likelihood = float(np.log(prior.sum(axis=1)).sum()) + math.log(agreeing + _MIN_WEIGHT)
-        if best is None or likelihood > likeliest:
-            best, likeliest = sums, likelihood
-    assert best is not None
-    marginals = best.marginals(MISSING_WINDOWS[0], likelihoods)
+    marginals = _most_likely_sum(usual, changed, MISSING_WINDOWS[0], likelihoods).marginals()
     read = shifts[marginals.argmax(axis=1)]
     if marginals.max(axis=1).min() >= tuning.MIN_READING_PROBABILITY:
         return WindowPosterior(counts + window * read, None)
@@ -147,8 +138,8 @@ def _weigh(
     """Return the posterior of all counts of a group."""
     shifts = _all_shifts()
     usual, changed = _priors(counts[:, np.newaxis] + window * shifts, means, deviations)
-    best = _most_likely_sum(usual, changed, laws.windows)
-    shares = best.marginals(laws.windows, np.ones(1))
+    best = _most_likely_sum(usual, changed, laws.windows, np.ones(1))
+    shares = best.marginals()
     first, rows = shares.argmax(axis=1), np.arange(len(counts))
     weights = best.shares / best.shares[rows, first][:, np.newaxis]
     moves = _Moves.of(weights, first, shifts, window, laws)
@@ -196,11 +187,13 @@ def _priors(possible: Integers, means: Floats, deviations: Floats) -> tuple[Floa
     return np.where(is_possible, usual, 0.0), np.where(is_possible, changed, 0.0)
 
 
-def _most_likely_sum(usual: Floats, changed: Floats, windows: int) -> "_SumOfShifts":
+def _most_likely_sum(
+    usual: Floats, changed: Floats, first: int, likelihoods: Floats
+) -> "_SumOfShifts":
     """Return the sum of shifts with the share of changed items that the round shows best."""
     best: _SumOfShifts | None = None  # one at a time: each may have tens of megabytes
     for share in _CHANGED_SHARES:
-        each = _SumOfShifts.of((1 - share) * usual + share * changed, windows)
+        each = _SumOfShifts.of((1 - share) * usual + share * changed, first, likelihoods)
         if best is None or each.log_likelihood > best.log_likelihood:
             best = each
     assert best is not None
@@ -209,7 +202,7 @@ def _most_likely_sum(usual: Floats, changed: Floats, windows: int) -> "_SumOfShi
 
 @dataclass(frozen=True, slots=True)
 class _SumOfShifts:
-    """Probabilities of the shifts of each item (n, k), and of their sum being `windows`.
+    """Probabilities of the shifts of each item (n, k), given `likelihoods` of sums from `first` on.
 
     `before` (n + 1, s) has the distributions of the sums of the items before each one. They are
     cut at `reach` to both sides of 0.
@@ -217,32 +210,32 @@ class _SumOfShifts:
 
     shares: Floats
     before: Floats
-    windows: int
+    first: int
+    likelihoods: Floats
     reach: int
     log_likelihood: float
     log_mass: float
 
     @classmethod
-    def of(cls, weights: Floats, windows: int) -> "_SumOfShifts":
+    def of(cls, weights: Floats, first: int, likelihoods: Floats) -> "_SumOfShifts":
         norms = weights.sum(axis=1, keepdims=True)
-        shares, reach = weights / norms, abs(windows) + tuning.MAX_WINDOWS_ABOVE
+        end = first + len(likelihoods)
+        shares, reach = weights / norms, max(abs(first), abs(end - 1)) + tuning.MAX_WINDOWS_ABOVE
         before = _sums_before(shares, tuning.MAX_WINDOWS_BELOW, reach)
-        log_mass = math.log(max(float(before[-1, reach + windows]), _MIN_WEIGHT))
+        mass = float(before[-1, reach + first : reach + end] @ likelihoods)
+        log_mass = math.log(max(mass, _MIN_WEIGHT))
         likelihood = float(np.log(norms).sum()) + log_mass
-        return cls(shares, before, windows, reach, likelihood, log_mass)
+        return cls(shares, before, first, likelihoods, reach, likelihood, log_mass)
 
-    def marginals(self, first: int, likelihoods: Floats) -> Floats:
-        """Return the probability of each shift of each item (n, k), given `likelihoods` of sums.
-
-        These are of the sums from `first` on.
-        """
+    def marginals(self) -> Floats:
+        """Return the probability of each shift of each item (n, k), given the sum."""
         below, size = tuning.MAX_WINDOWS_BELOW, self.shares.shape[1]
         after = _sums_before(self.shares[::-1], below, self.reach)[::-1]
         marginals = np.empty_like(self.shares)
         # The sums of all other items that a shift leaves, in the order of shifts.
-        last = 2 * self.reach + first + len(likelihoods) - 1 + below
+        last = 2 * self.reach + self.first + len(self.likelihoods) - 1 + below
         for row, (early, late) in enumerate(zip(self.before[:-1], after[1:], strict=True)):
-            others = np.convolve(np.convolve(early, late), likelihoods[::-1])
+            others = np.convolve(np.convolve(early, late), self.likelihoods[::-1])
             others = np.pad(others, size)[: last + size + 1]
             marginals[row] = others[last + size - np.arange(size)]
         marginals = np.maximum(marginals * self.shares, _MIN_WEIGHT * self.shares)
