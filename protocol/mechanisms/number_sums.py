@@ -64,9 +64,11 @@ from secagg.ring import Lane, Ring, Vector
 
 TOTAL_NAME = "all"  # of the devices of a study without segments
 SUMS_ARRAY = "number sums"  # of the study state: rows n, S and Q, with a column per segment
-_CHECK_PRIME = 16_777_213  # of pairwise sums, the largest below 2^24
-_MIN_CHECK_VALUES = 2**60  # of all checks together
-_MAX_DIGITS = 8  # of a square
+# The largest prime below 2^24, for the checks of pairwise sums.
+_CHECK_PRIME = 16_777_213
+# A random vector passes all checks together with the reciprocal probability.
+_MIN_CHECK_VALUES = 2**60
+_MAX_DIGITS = 8  # digits of a square
 _MAX_NUMBER = 1e100
 _SUM_LIMIT = 2**63  # sums of squares over all rounds are signed 64-bit integers
 

@@ -43,7 +43,8 @@ from secagg.oneshot.sharing import Flags
 from secagg.session import SingleStepState
 
 _BATCH_ROWS = 256  # messages that are unpacked and compared together, at most
-_BATCH_BYTES = 2**26  # of their coins, with copies, at most
+# The coins of a batch take the most memory, and numpy makes copies of them.
+_BATCH_BYTES = 2**26
 _ERASED: Final = np.empty((0, 0), np.uint64)
 
 

@@ -24,7 +24,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,11 +53,39 @@ class CounterGroup(PublicModel):
     items: tuple[Text, ...] = Field(min_length=1, max_length=2**20)
 
 
+class ItemGroup(Protocol):
+    """A group of counters, with the items that are counted."""
+
+    @property
+    def items(self) -> tuple[str, ...]: ...
+
+
+G = TypeVar("G", bound=ItemGroup)
+
+
 @dataclass(frozen=True)
-class Counters:
+class GroupedItems(Generic[G]):
+    """The items of `groups`, and the row of each among all."""
+
+    groups: tuple[G, ...]
+
+    @cached_property
+    def items(self) -> tuple[str, ...]:
+        return tuple(item for group in self.groups for item in group.items)
+
+    @cached_property
+    def rows(self) -> Mapping[str, int]:
+        return {item: row for row, item in enumerate(self.items)}
+
+    @property
+    def _sizes(self) -> list[int]:
+        return [len(group.items) for group in self.groups]
+
+
+@dataclass(frozen=True)
+class Counters(GroupedItems[CounterGroup]):
     """Counters of `groups`. All counts add up to at most `max_total`. `seed` gives the weights."""
 
-    groups: tuple[CounterGroup, ...]
     max_total: int
     seed: bytes = bytes(32)
     moduli: ClassVar[Moduli] = PAIRWISE
@@ -69,14 +97,6 @@ class Counters:
         own = (Lane(q, len(g.items)) for q, g in zip(self._group_windows, self.groups, strict=True))
         lanes = ((lane, *check_lanes(self.max_total)) for lane in own)
         return tuple(lane for group in lanes for lane in group)
-
-    @cached_property
-    def items(self) -> tuple[str, ...]:
-        return tuple(item for group in self.groups for item in group.items)
-
-    @cached_property
-    def rows(self) -> Mapping[str, int]:
-        return {item: row for row, item in enumerate(self.items)}
 
     @cached_property
     def windows(self) -> Integers:
@@ -157,10 +177,6 @@ class Counters:
     def _group_windows(self) -> list[int]:
         """Return the modulus of each group."""
         return [2**group.bits for group in self.groups]
-
-    @property
-    def _sizes(self) -> list[int]:
-        return [len(group.items) for group in self.groups]
 
 
 @dataclass(frozen=True, slots=True)

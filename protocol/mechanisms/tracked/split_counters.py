@@ -13,7 +13,6 @@ squared error as its variance.
 Source: the thinned classes are an addition of blindtally.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -22,7 +21,7 @@ import numpy as np
 from pydantic import Field
 
 from protocol.mechanisms.tracked import tuning_constants as tuning
-from protocol.mechanisms.tracked.counters import CounterReading, window_starts
+from protocol.mechanisms.tracked.counters import CounterReading, GroupedItems, window_starts
 from protocol.mechanisms.tracked.thinned_counts import (
     LEVELS,
     PICK_BITS,
@@ -39,7 +38,8 @@ from secagg.ring import Lane, Vector
 
 MAX_COUNTERS_OF_ITEM = 4096
 _PICK_SHIFT = np.uint64(64 - PICK_BITS)
-_MAX_WEIGHED_COUNTERS = 2_000  # of one sum, about a second; a liar can put all classes in doubt
+# A liar can put all classes of a sum in doubt, and this many counters take about a second to weigh.
+_MAX_WEIGHED_COUNTERS = 2_000
 
 
 class SplitGroup(PublicModel):
@@ -50,10 +50,9 @@ class SplitGroup(PublicModel):
 
 
 @dataclass(frozen=True)
-class SplitCounters:
+class SplitCounters(GroupedItems[SplitGroup]):
     """Counters of `groups`; each of `classes` is a number of counters that follow each other."""
 
-    groups: tuple[SplitGroup, ...]
     classes: tuple[int, ...]
     moduli: Moduli
 
@@ -64,14 +63,6 @@ class SplitCounters:
             return ()
         p = self.moduli.prime
         return Lane(p, self.counters), Lane(p, len(LEVELS) * len(self.classes))
-
-    @cached_property
-    def items(self) -> tuple[str, ...]:
-        return tuple(item for group in self.groups for item in group.items)
-
-    @cached_property
-    def rows(self) -> Mapping[str, int]:
-        return {item: row for row, item in enumerate(self.items)}
 
     @cached_property
     def counters(self) -> int:
@@ -137,8 +128,8 @@ class SplitCounters:
     @cached_property
     def _shares(self) -> Integers:
         """Return the number of counters of each item."""
-        sizes = [len(group.items) for group in self.groups]
-        return np.repeat([group.counters for group in self.groups], sizes).astype(np.int64)
+        counters = [group.counters for group in self.groups]
+        return np.repeat(counters, self._sizes).astype(np.int64)
 
     @cached_property
     def _starts(self) -> Integers:
