@@ -182,7 +182,9 @@ async def test_devices_join_by_their_coins_and_others_stay_away(connect: ClientF
     rounds = [joined(each) for each in played]
     assert all(10 <= len(here) <= 37 for here in rounds)
     assert len(rounds[0] ^ rounds[1]) >= 6  # each round flips new coins
-    assert all(sum(each.dropouts_by_phase().values()) >= 1 for each in played)
+    # Coins may keep all 4 devices away that would have dropped out, in 1 of 20 runs.
+    dropped = [sum(e.state is EndState.DROPPED_OUT for e in each.results) for each in played]
+    assert [sum(each.dropouts_by_phase().values()) for each in played] == dropped
     sitting = [sum(entry.cohort == 0 for entry in each.results) for each in played]
     assert [each.view.cohorts[0].enrolled for each in played] == sitting
     heavy_hitters = await heavy_hitters_of(connect, study)
