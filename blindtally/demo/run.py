@@ -132,11 +132,19 @@ class DemoRun:
             self.console.print(f"The server has stopped; {kept}.", soft_wrap=True)
 
     def _print_files(self) -> None:
-        program = sys.argv[0]
-        is_elsewhere = Path(program).name == "blindtally" and program != shutil.which("blindtally")
-        named = os.path.relpath(program) if is_elsewhere else "blindtally"
         database = shlex.quote(self.service.database_url)
         port = self.service.port
-        restart = f"{shlex.quote(named)} serve --open --port {port} --database {database}"
+        restart = f"{_own_command()} serve --open --port {port} --database {database}"
         self.console.print(f"All files are in {self.folder}/.", soft_wrap=True)
         self.console.print(f"To open the page again: {restart}", soft_wrap=True)
+
+
+def _own_command() -> str:
+    """Return what starts this program again, typed in the same folder."""
+    program = sys.argv[0]
+    if Path(program).stem != "blindtally":
+        return f"{shlex.quote(sys.executable)} -m blindtally"
+    # `uvx` and `uv run` put their environment on the path of this process, not of the shell.
+    if program == shutil.which("blindtally") and "UV" not in os.environ:
+        return "blindtally"
+    return shlex.quote(os.path.relpath(program))

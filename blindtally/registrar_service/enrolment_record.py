@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 
 from platformdirs import user_cache_path
 
+from client.committee.private_database import open_private_database
 from client.process_files import make_private_file
 from protocol.api.credentials import REGISTRAR_TOKEN_PREFIX, new_secret
 from protocol.api.messages import ProblemType
@@ -65,11 +66,9 @@ class EnrolmentRecord:
     """
 
     def __init__(self, path: Path, public: bytes) -> None:
-        make_private_file(path)
         self._path = path
         self._lock = Lock()
-        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self._connection.executescript(_SCHEMA)
+        self._connection = open_private_database(self, path, _SCHEMA)
         self._identity = file_identity(path)
         folder = user_cache_path("blindtally") / "registrars"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from client.process_files import make_private_file
+from client.committee.private_database import open_private_database
 from protocol.clock_readings import DAY_SECONDS, ClockReadings
 
 _SCHEMA: Final = """
@@ -76,12 +76,7 @@ class MemberJournal:
 
     def __init__(self, path: Path | None = None) -> None:
         try:
-            if path is not None:
-                make_private_file(path)
-            self._connection = sqlite3.connect(
-                path or ":memory:", isolation_level=None, check_same_thread=False
-            )
-            self._connection.executescript(_SCHEMA)
+            self._connection = open_private_database(self, path, _SCHEMA)
         except (OSError, sqlite3.Error) as error:
             raise MemberJournalError(f"cannot use the journal {path}: {error}") from None
 

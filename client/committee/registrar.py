@@ -30,11 +30,11 @@ from typing import Final
 
 import httpx
 
+from client.committee.private_database import open_private_database
 from client.committee.round_poller import RoundPoller, polling
 from client.http.address_and_retries import url_path
 from client.http.exchange import parse_document
 from client.http.transport import Transport
-from client.process_files import make_private_file
 from protocol.api.messages import CommitteeView, PendingSeating, SeatingPage, SeatingView
 from protocol.api.one_shot import SUM_NUMBER, VOLUNTEER_BYTES
 from protocol.committee_terms import VolunteerTerms
@@ -76,12 +76,7 @@ class DrawRecord:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        if path is not None:
-            make_private_file(path)
-        self._connection = sqlite3.connect(
-            ":memory:" if path is None else path, isolation_level=None, check_same_thread=False
-        )
-        self._connection.executescript(_SCHEMA)
+        self._connection = open_private_database(self, path, _SCHEMA)
 
     def draw(
         self,

@@ -13,6 +13,7 @@ import pytest
 from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.guesses import guess_dataset
 from blindtally.demo.own_file import Trial
+from blindtally.demo.run import _own_command
 from protocol.printable import check_name
 
 
@@ -113,3 +114,20 @@ def test_on_a_terminal_the_page_stays_until_ctrl_c_and_nothing_is_left(tmp_path:
     first, second = json.loads(answer.read_text())["answer"]
     assert first == "3 options were counted at 5 or more of 30 devices; maybe at 10 of them (33%)."
     assert second.startswith("The server saw one sum, of 30 devices;")
+
+
+def test_the_command_that_opens_the_page_again_is_found_without_the_path_of_uv(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "blindtally"
+    program.parent.mkdir()
+    program.touch(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(program.parent))
+    monkeypatch.delenv("UV", raising=False)
+    monkeypatch.setattr(sys, "argv", [str(program)])
+    assert _own_command() == "blindtally"
+    monkeypatch.setenv("UV", "uv")
+    assert _own_command() == "bin/blindtally"
+    monkeypatch.setattr(sys, "argv", ["/x/blindtally/__main__.py"])
+    assert _own_command() == f"{sys.executable} -m blindtally"

@@ -311,7 +311,7 @@ async def test_another_file_than_a_backup_is_not_restored(
     await run(tmp_path, "restore", "backup.db", code=1)
     assert not (tmp_path / "test.db").exists()
     if content is None:
-        with sqlite3.connect(file) as other:
+        with closing(sqlite3.connect(file)) as other:
             other.execute("CREATE TABLE studies (id TEXT)")
         assert "has schema none" in await run(tmp_path, "restore", "backup.db", code=1)
 

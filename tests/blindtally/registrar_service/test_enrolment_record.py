@@ -4,6 +4,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -114,7 +115,7 @@ def test_an_older_copy_restores_no_revoked_token(
 
 
 def test_nothing_is_enrolled_that_cannot_be_written(file: Path, record: EnrolmentRecord) -> None:
-    with sqlite3.connect(file, isolation_level=None) as other:
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         record._connection.execute("PRAGMA busy_timeout = 0")
         with pytest.raises(sqlite3.OperationalError):

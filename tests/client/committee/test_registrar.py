@@ -360,3 +360,12 @@ def test_a_study_that_asks_every_round_has_a_draw_more_for_each() -> None:
     plan = service().view.plan
     assert (plan.max_draws, plan.rounds) == (MAX_DRAWS, 9)
     assert view_of(question=EVERY_ROUND_QUESTION).plan.max_draws == MAX_DRAWS + 9
+
+
+def test_a_record_that_is_freed_closes_its_file() -> None:
+    """Python 3.13 warns otherwise."""
+    record = DrawRecord()
+    connection = record._connection
+    del record
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")

@@ -13,6 +13,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -305,7 +306,7 @@ def add_items(server: ServerProcess, study: str, count: int) -> None:
         "INSERT INTO heavy_hitters (study, item, estimate, variance, probability) "
         "VALUES (?, ?, ?, ?, ?)"
     )
-    with connect_sqlite(server.database) as database:
+    with closing(connect_sqlite(server.database)) as database, database:
         database.executemany(statement, rows)
 
 
@@ -445,7 +446,7 @@ def test_a_closed_service_takes_a_key_and_follows_live(
         page.get_by_role("button", name="Log in").click()
         expect(page.get_by_role("heading", name="Operations")).to_be_visible()
         assert faults(page) == []
-        with connect_sqlite(server.database) as database:  # as `keys revoke` does
+        with closing(connect_sqlite(server.database)) as database, database:  # a revocation
             database.execute("UPDATE api_keys SET revoked = created")
         expect(page.get_by_role("heading", name="Log in")).to_be_visible(timeout=PATIENCE)
         page.close()
