@@ -138,7 +138,7 @@ def split_counters(forecast: Forecast, nbytes: int, moduli: Moduli) -> SplitCoun
         excess = len(of_counters) + len(LEVELS) * len(classes) - room
         if excess <= 0:
             return SplitCounters(groups, classes, moduli)
-        chosen -= 1 + int(excess // max(1, needed[:chosen].max(initial=1)))
+        chosen -= 1 + int(excess // needed[:chosen].max(initial=1))
 
 
 def _counter_widths(forecast: Forecast) -> Integers:

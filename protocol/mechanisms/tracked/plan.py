@@ -320,7 +320,7 @@ class TrackedPlan(Plan):
             self._classes_of(listing.keys), listing.values, minlength=self.table_classes
         )
         thinned = total[-1].astype(np.int64).reshape(len(LEVELS), -1).T
-        pairs = zip(sums.reshape(-1, 1), thinned, strict=True)
+        pairs = zip(sums.astype(np.int64).reshape(-1, 1), thinned, strict=True)
         missing = self.prime * np.arange(MISSING_WINDOWS[-1] + 1)
         for each, kept in pairs:
             squares, logarithms = squared_surprises(each + missing, self.prime, kept)

@@ -127,8 +127,8 @@ def read_thinned(
     read = shifts[marginals.argmax(axis=1)]
     if marginals.max(axis=1).min() >= tuning.MIN_READING_PROBABILITY:
         return WindowPosterior(counts + window * read, None)
-    squares = (shifts - read[:, np.newaxis]) ** 2
-    errors = (marginals * squares).sum(axis=1) * float(window) ** 2
+    away = (shifts - read[:, np.newaxis]) ** 2
+    errors = (marginals * away).sum(axis=1) * float(window) ** 2
     return WindowPosterior(counts + window * read, errors)
 
 

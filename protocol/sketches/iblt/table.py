@@ -131,8 +131,8 @@ class CellFormat:
     def keys_of(self, elements: Keys) -> Keys:
         """Return the x of x' with these `elements`, also of those that no key has."""
         digits = elements.reshape(-1, self.chunks, self.parts)
-        keys: Keys = (digits * self._powers).sum(axis=2) // np.uint64(self.radix)
-        return keys
+        integers: Keys = (digits * self._powers).sum(axis=2, dtype=np.uint64)
+        return integers // np.uint64(self.radix)
 
     @property
     def _powers(self) -> Keys:
