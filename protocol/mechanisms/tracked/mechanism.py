@@ -79,6 +79,7 @@ from protocol.study_state import (
     read_devices,
     recent_devices,
 )
+from secagg.oneshot.field import MAX_PRIME
 from secagg.oneshot.moduli import Moduli
 from secagg.ring import Ring, Vector
 
@@ -353,15 +354,18 @@ def _read_counters(
 
 
 def round_primes(question: TrackedQuestion, terms: Terms) -> list[int]:
-    """Return the primes that a round of a one-shot study may have, up to the devices' tokens.
+    """Return the primes that a round of a one-shot study may have, up to twice the devices' tokens.
 
-    Among them are those with which 2, 3, 4 or 5 elements just hold a chunk of a key.
+    Among them are the smallest above all tokens, modulo which no sum wraps, and those with which 2,
+    3, 4 or 5 elements just hold a chunk of a key. All are below 2^26.
     """
-    tokens, primes = terms.max_devices * question.contribution, set[int]()
-    least = float(tuning.MIN_PRIME)
-    while not primes or max(primes) <= 2 * tokens:
-        primes.add(terms.moduli.above(math.ceil(least) - 1))
-        least = tuning.PRIME_STEP * max(primes)
+    tokens = terms.max_devices * question.contribution
+    primes = {terms.moduli.above(max(tokens, tuning.MIN_PRIME - 1))}
+    least, end = float(tuning.MIN_PRIME), min(2 * tuning.PRIME_STEP * tokens, MAX_PRIME / 2)
+    while least <= end:
+        prime = terms.moduli.above(math.ceil(least) - 1)
+        primes.add(prime)
+        least = tuning.PRIME_STEP * prime
     fitting = (math.ceil(question.domain.bound ** (1 / parts)) + 1 for parts in (2, 3, 4, 5))
     primes |= {terms.moduli.above(each) for each in fitting if tuning.MIN_PRIME <= each < least}
     return sorted(primes)

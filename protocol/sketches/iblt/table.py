@@ -158,7 +158,7 @@ class CellFormat:
 
     def max_cells(self, nbytes: int) -> int:
         """Return the cells of the largest table that packs into `nbytes`, 0 if none does."""
-        cells = largest_fitting_cells(int(8 * nbytes // self.bits))
+        cells = largest_fitting_cells(max(0, int(8 * nbytes // self.bits)))
         while cells and self.nbytes(cells) > nbytes:  # each lane ends on a whole byte
             cells = largest_fitting_cells(cells - 1)
         return cells

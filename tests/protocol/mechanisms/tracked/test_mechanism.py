@@ -19,7 +19,7 @@ from protocol.mechanisms.iblt.threshold_sampling import coarse_threshold
 from protocol.mechanisms.registry import parse_question
 from protocol.mechanisms.tracked.counters import CounterGroup
 from protocol.mechanisms.tracked.forecast import Forecast, evict_items
-from protocol.mechanisms.tracked.mechanism import Tracked
+from protocol.mechanisms.tracked.mechanism import Tracked, round_primes
 from protocol.mechanisms.tracked.observations import history_of
 from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
 from protocol.mechanisms.tracked.string_fetching import KnownStrings
@@ -309,6 +309,18 @@ def test_a_one_shot_plan_that_cannot_be_meant_is_refused(changes: dict[str, Any]
     pairwise = MECHANISM.first_plan(question(), TERMS, "study", 5, random.Random(1))
     with pytest.raises(ValidationError, match="a pairwise sum has none"):
         TrackedPlan.model_validate(pairwise.model_dump() | {"prime": 521})
+
+
+@pytest.mark.parametrize("contribution", [1, 10_000])
+def test_some_prime_is_above_all_tokens_of_devices(contribution: int) -> None:
+    """Also of 67 million, where no prime below 2^26 is twice as large."""
+    terms = ONE_SHOT.model_copy(update={"cohort_size": 6_700})
+    asked = question(contribution=contribution, threshold=60_000, words=900)
+    primes = round_primes(asked, terms)
+    assert primes[-1] > terms.max_devices * contribution
+    plan = MECHANISM.first_plan(asked, terms, "study", 5, random.Random(1))
+    assert not plan.residual.has_room(-100)
+    MECHANISM.next_plan(plan, None, EMPTY_STATE, random.Random(1))
 
 
 @pytest.mark.parametrize("late", ["", "yy"])
