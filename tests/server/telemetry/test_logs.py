@@ -60,7 +60,7 @@ log.info("lost, too")
     command = [sys.executable, "-c", program]
     with os.fdopen(writer, "wb") as full:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, text=True, check=False)
-    assert done.returncode == 0
+    assert done.returncode in {0, 120}  # Python 3.13 could not write the rest at its end
     assert "written" in done.stdout
     assert done.stdout.count("\n") <= 2
 
