@@ -59,7 +59,10 @@ def fleet_rows(devices: int, words: int) -> list[BenchmarkRow]:
     registrar = Identity.generate(SystemRandom())
     terms = Terms(cohort_size=devices, minimum=devices // 2, registrar=registrar.public.hex())
     question = TrackedQuestion(
-        threshold=max(5, devices / 10), contribution=1, domain=Utf8(max_bytes=8), words=words
+        threshold=max(5, devices / 10),
+        contribution=1,
+        domain=Utf8(max_bytes=8),
+        message_bytes=2 * words + 2**14,
     )
     policy = Policy(
         registrar=registrar.public, accept_exact_estimates=True, min_cohort=devices // 3

@@ -53,6 +53,7 @@ from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.mechanisms.tracked.plan import TrackedQuestion
 from protocol.question_and_plan import Terms
 from protocol.randomness import system_words
+from protocol.round_sizes import WORD_BYTES, message_bytes_of
 from secagg.keys import Identity
 from secagg.oneshot.committee import Committee
 from secagg.oneshot.message import make_message
@@ -99,7 +100,7 @@ class OneShotStudy:
             threshold=max(5, self.devices / 50),
             contribution=1,
             domain=Utf8(max_bytes=8),
-            words=self.words,
+            message_bytes=message_bytes_of(terms, WORD_BYTES * self.words),
         )
         opening = dict.fromkeys(("checking", "agreeing", "releasing"), 300.0)
         timeouts = Timeouts(collecting=1200, **opening, idle=15 if self.volunteers else 60)

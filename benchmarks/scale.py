@@ -152,7 +152,7 @@ def encoding_rows(population: ItemCounts) -> Iterator[BenchmarkRow]:
     """Yield the rows of encoding a million items on one core."""
     mechanism, rng = AdaptiveIblt(), np.random.default_rng(1)
     question = AdaptiveIbltQuestion(
-        threshold=1, contribution=1, domain=smallest_domain(population.items), words=10**6
+        threshold=1, contribution=1, domain=smallest_domain(population.items), message_bytes=2**21
     )
     terms = Terms(cohort_size=1000, minimum=500, cohorts=_ENCODED_ITEMS // 1000)
     plan = mechanism.first_plan(question, terms, "scale", 1, Random(1)).model_copy(update={"t": 1})
@@ -207,7 +207,9 @@ class SecureSumCase:
     def plan(self) -> Plan:
         """Return a plan with these terms; its question is not used."""
         domain = Alphabet(characters="ab", length=2)
-        question = AdaptiveIbltQuestion(threshold=5, contribution=1, domain=domain, words=1000)
+        question = AdaptiveIbltQuestion(
+            threshold=5, contribution=1, domain=domain, message_bytes=2**17
+        )
         return AdaptiveIblt().first_plan(question, self.terms, "whole", 1, Random(1))
 
 

@@ -75,7 +75,7 @@ def study_request(devices: int, words: int, max_cohort_size: int, rate: float) -
         "threshold": 1,
         "contribution": 1,
         "domain": {"kind": "alphabet", "characters": "ab", "length": 2},
-        "words": 2 * words,
+        "message_bytes": 4 * words + 2**16,
         "rows": 1,
     }
     terms = {

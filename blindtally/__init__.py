@@ -16,7 +16,7 @@ from blindtally.own_packages import import_own
 
 if TYPE_CHECKING:
     from blindtally.local_service import LocalService
-    from blindtally.planning.recommended_words import recommend_words
+    from blindtally.planning.recommended_size import recommend_message_bytes
     from client.analyst.analyst import Analyst, Study
     from client.analyst.async_analyst import AsyncAnalyst, AsyncStudy
     from client.analyst.result_table import ResultTable
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 _NAMES = {  # names by module; "public = name" where the name in the module differs
     "blindtally.local_service": "LocalService",
-    "blindtally.planning.recommended_words": "recommend_words",
+    "blindtally.planning.recommended_size": "recommend_message_bytes",
     "client.analyst.analyst": "Analyst Study",
     "client.analyst.async_analyst": "AsyncAnalyst AsyncStudy",
     "client.analyst.result_table": "ResultTable",
@@ -187,7 +187,7 @@ __all__ = [
     "Utf8",
     "VolunteerTerms",
     "http_client",
-    "recommend_words",
+    "recommend_message_bytes",
     "seating_rounds",
     "take_part",
     "take_part_repeatedly",

@@ -20,7 +20,8 @@ DEVICES = [
 
 def main() -> None:
     """Ask which traces at least six devices hold, in three rounds of 16 devices each."""
-    question = Tracked(threshold=6, contribution=2, domain=Hashed(max_bytes=120), words=6000)
+    domain = Hashed(max_bytes=120)
+    question = Tracked(threshold=6, contribution=2, domain=domain, message_bytes=14_000)
     with Analyst(service_url()) as analyst:
         study = analyst.create(
             "crashes",

@@ -19,7 +19,7 @@ PEOPLE = [
 
 def main() -> None:
     """Ask which words at least ten devices hold."""
-    question = Tracked(threshold=10, contribution=3, domain=Utf8(max_bytes=16), words=4000)
+    question = Tracked(threshold=10, contribution=3, domain=Utf8(max_bytes=16), message_bytes=9000)
     with Analyst(service_url()) as analyst:
         study = analyst.create(
             "new words",

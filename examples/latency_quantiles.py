@@ -22,7 +22,7 @@ def main() -> None:
         domain=NumericInterval(low=0, high=1000, alpha=4, length=3),
         epsilon=3,
         delta=1e-6,
-        words=400,
+        message_bytes=4000,
     )
     with Analyst(service_url()) as analyst:
         study = analyst.create(

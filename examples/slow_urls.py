@@ -19,7 +19,8 @@ SECONDS = [
 
 def main() -> None:
     """Ask for which pages all devices together wait 40 seconds or more."""
-    question = Tracked(threshold=40, contribution=8, domain=Utf8(max_bytes=16), words=6000)
+    domain = Utf8(max_bytes=16)
+    question = Tracked(threshold=40, contribution=8, domain=domain, message_bytes=16_000)
     with Analyst(service_url()) as analyst:
         study = analyst.create(
             "slow pages",

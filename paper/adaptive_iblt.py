@@ -22,6 +22,7 @@ from blindtally.simulate.token_study import terms_for_tokens
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
 from protocol.mechanisms.iblt.sampled_table import sampled_table
 from protocol.mechanisms.iblt.threshold_control import ThresholdRule
+from protocol.round_sizes import WORD_BYTES, message_bytes_of
 from protocol.sketches.iblt.layout import capacity
 from protocol.study_state import EMPTY_STATE
 
@@ -68,11 +69,12 @@ def run_adaptive_iblt(
 
 
 def adaptive_question(
-    population: ItemPopulation, tau: float, words: int, rule: ThresholdRule
+    population: ItemPopulation, tau: float, words: int, rule: ThresholdRule, tokens: int
 ) -> AdaptiveIbltQuestion:
-    """Return the question of adaptive-iblt for devices that hold one item each."""
+    """Return the question of adaptive-iblt for rounds of `tokens` devices with one item each."""
+    size = message_bytes_of(terms_for_tokens(tokens), WORD_BYTES * words)
     return AdaptiveIbltQuestion(
-        threshold=tau, contribution=1, domain=population.domain, words=words, rule=rule
+        threshold=tau, contribution=1, domain=population.domain, message_bytes=size, rule=rule
     )
 
 
@@ -116,7 +118,7 @@ def _run_rule(
     """Return F1, the number of decoded rounds, the round of settling, and the mean load."""
     chance = np.random.default_rng([*seed, 0])
     rounds = list(population.rounds(setting.rounds, setting.tokens, chance, drift))
-    question = adaptive_question(population, setting.tau, setting.words, rule)
+    question = adaptive_question(population, setting.tau, setting.words, rule, setting.tokens)
     estimates, tables = run_adaptive_iblt(
         population, rounds, question, setting.tokens, np.random.default_rng([*seed, 1])
     )

@@ -63,7 +63,8 @@ def cdf(
                 column=column,
                 devices=devices,
                 levels=_LEVELS,
-                fields={"epsilon": epsilon, "delta": delta, "mode": mode, "words": _WORDS},
+                words=_WORDS,
+                fields={"epsilon": epsilon, "delta": delta, "mode": mode},
                 scenario=Scenario(domain="numbers", low=low, high=high),
                 seed=seed,
             )

@@ -180,7 +180,7 @@ def _estimates(
         yield "", gascon23.run_adaptive(rounds, words, tokens, rng)
     elif name == ADAPTIVE_IBLT:
         with suppress(ValueError):
-            question = adaptive_question(population, point.tau, words, "steady")
+            question = adaptive_question(population, point.tau, words, "steady", tokens)
             yield "", run_adaptive_iblt(population, rounds, question, tokens, rng)[0]
     else:
         chance = rng.spawn(1)[0]  # so that other curves do not depend on this one

@@ -1,6 +1,6 @@
 """Arguments of questions, plans, policies and other documents, and the error of wrong ones.
 
-    Tracked(threshhold=20, words=4000)
+    Tracked(threshhold=20, message_bytes=9000)
     ArgumentsError: Tracked: threshhold is not a field (did you mean threshold?); missing:
     contribution, domain
 

@@ -143,9 +143,9 @@ THRESHOLD: Final = FormField(
 CONTRIBUTION: Final = FormField(
     "question.contribution", "Items per device", "3", hint="Largest number of items of one device."
 )
-WORDS: Final = FormField(
-    "question.words", "Words per device", "1000",
-    hint="Largest number of 16-bit words that a device sends per round.",
+MESSAGE_BYTES: Final = FormField(
+    "question.message_bytes", "Bytes per device", "10000",
+    hint="Most bytes that a device sends in a round: its masked vector and shares of its keys.",
 )  # fmt: skip
 EPSILON: Final = FormField(
     "question.epsilon", "Epsilon", "1", "number", "Privacy loss of all rounds."

@@ -77,7 +77,7 @@ class Mechanism(SimulatedMechanism[Q, P]):
     def first_plan(self, question: Q, terms: Terms, study: str, rounds: int, rng: Random) -> P:
         """Return the plan of round 1 of `rounds`.
 
-        Raises ValueError if the question has no answer under these terms: the words are too few,
+        Raises ValueError if the question has no answer under these terms: the message is too small,
         the budget cannot be met, or counts may be too large. The text names a change.
         """
         own = self._first_fields(question, terms, rounds)
@@ -180,7 +180,7 @@ class SumMechanism(Mechanism[Q, P]):
         """
 
     def vector_bytes(self, plan: P) -> int:
-        """Return the bytes of a packed vector, as the question's words count them."""
+        """Return the bytes of a packed vector."""
         return plan.terms.moduli.nbytes(self.ring(plan))
 
     def encode(self, plan: P, histogram: Histogram, chance: RandomWords) -> Vector:

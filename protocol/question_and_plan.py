@@ -30,9 +30,8 @@ from secagg.parameters import MAX_EXPONENT, Assumptions, choose_parameters
 from secagg.seating import MAX_DRAWS, SeatedRound, promised_colluders
 from secagg.session import Registry
 
-WORD_BITS = 16
-MAX_WORDS = 2**26  # that a device sends in a round
-AUTO_WORDS = 0  # of a question whose words are chosen when its study is created
+MAX_MESSAGE_BYTES = 2**27  # that a device sends in a round
+AUTO_BYTES = 0  # of a question whose message_bytes are chosen when its study is created
 MAX_ROUNDS = 10_000
 MIN_COHORT_SIZE = 3  # devices; fewer hide nothing
 # Limits of devices with default settings.
@@ -282,13 +281,13 @@ class Question(PublicModel):
 class SumQuestion(Question):
     """Question that is answered by secure sums.
 
-    `words` is the paper's C, the largest number of 16-bit words that a device sends per round.
+    `message_bytes` are the most that a device sends in a round (`round_sizes.message_bytes`).
     """
 
     # Whether later rounds fetch the strings behind the keys of a hashed domain.
     fetches_strings: ClassVar[bool] = False
 
-    words: int = Field(ge=1, le=MAX_WORDS)
+    message_bytes: int = Field(ge=1, le=MAX_MESSAGE_BYTES)
 
     @model_validator(mode="after")
     def _names_its_items(self) -> Self:
@@ -298,11 +297,6 @@ class SumQuestion(Question):
                 "use tracked, or a domain of listed items, of an alphabet, or of short texts (utf8)"
             )
         return self
-
-    @property
-    def nbytes(self) -> int:
-        """Return the largest size of a packed vector, in bytes: `Moduli.nbytes` of its ring."""
-        return self.words * WORD_BITS // 8
 
     def moduli(self, terms: Terms, t: float) -> Moduli:
         """Return the moduli of tables that are sampled at `t`; other lanes may need a prime."""

@@ -12,11 +12,16 @@ from protocol.described_mechanism import DescribedMechanism
 from protocol.domains import Domain
 from protocol.domains.known_items import KnownItems
 from protocol.privacy.release import ReleaseDesign
-from protocol.question_and_plan import P, Q
+from protocol.question_and_plan import MAX_MESSAGE_BYTES, P, Q
 from protocol.study_state import StudyState
 
 # Values of required fields that a simulation fills.
-_REQUIRED: Final = {"threshold": 50, "contribution": 1, "words": 2000, "epsilon": 1.0}
+_REQUIRED: Final = {
+    "threshold": 50,
+    "contribution": 1,
+    "message_bytes": MAX_MESSAGE_BYTES,
+    "epsilon": 1.0,
+}
 
 
 class SimulatedMechanism(DescribedMechanism[Q, P]):
@@ -24,6 +29,7 @@ class SimulatedMechanism(DescribedMechanism[Q, P]):
 
     # Fields of the question that a simulation fills, unless they are given.
     presets: ClassVar[Mapping[str, Any]] = {}
+    simulated_words: ClassVar[int] = 2000  # of 16 bits, of a vector, unless a number is given
     simulated_rounds: ClassVar[int] = 30  # unless a number is given, or `rounds_needed`
     is_planned: ClassVar[bool] = False  # whether `blindtally plan sum` simulates it
 

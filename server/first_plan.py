@@ -18,7 +18,6 @@ from pydantic import BaseModel, ValidationError
 
 from protocol.api.messages import PopulationName, ProblemType, RoundCount
 from protocol.api.messages_outside_sums import packed_report_bytes
-from protocol.api.one_shot import message_bytes
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.quality_goal import QualityGoal, goal_fault
 from protocol.mechanisms.registry import (
@@ -29,6 +28,7 @@ from protocol.mechanisms.registry import (
     AnyQuestion,
 )
 from protocol.question_and_plan import Terms
+from protocol.round_sizes import message_bytes
 from protocol.validation_errors import validation_faults
 from secagg.keys import SIGNATURE_BYTES
 from secagg.messages import KeyShares, UnmaskingShares
@@ -153,7 +153,7 @@ def _largest_upload(plan: AnyPlan) -> int:
         nbytes: int = REPORT_MECHANISMS[plan.mechanism].nbytes(plan)
         return packed_report_bytes(nbytes, plan.registry is not None)
     if plan.terms.is_one_shot:
-        return message_bytes(plan)
+        return message_bytes(plan.terms, SUM_MECHANISMS[plan.mechanism].ring(plan))
     size = plan.terms.cohort_size
     key_shares = KeyShares.nbytes(min(size - 1, MAX_HOLDERS))
     vector: int = SUM_MECHANISMS[plan.mechanism].ring(plan).nbytes

@@ -28,7 +28,7 @@ def functions_of_a_study() -> set[tuple[str, str]]:
     shares = 1 / np.arange(1, len(items) + 1)
     drawn = np.random.default_rng(1).choice(len(items), (3, 16), p=shares / shares.sum())
     rounds = [[[{items[item]: 1} for item in of_round]] for of_round in drawn]
-    question = TrackedQuestion(threshold=3, contribution=1, domain=domain, words=400)
+    question = TrackedQuestion(threshold=3, contribution=1, domain=domain, message_bytes=2324)
     terms = Terms(cohort_size=16, minimum=8)
     ran = set[CodeType]()
 

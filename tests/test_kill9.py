@@ -28,7 +28,9 @@ from secagg.keys import Identity
 from tests.support.policies import trusting_policy
 
 N = 12
-QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=3, domain=Utf8(max_bytes=6), words=1500)
+QUESTION = AdaptiveIbltQuestion(
+    threshold=5, contribution=3, domain=Utf8(max_bytes=6), message_bytes=4784
+)
 TERMS = Terms(cohort_size=N, minimum=N, corrupt=0.1, dropout=0.2)  # two of twelve may drop out
 TIMEOUTS = Timeouts(enrolling=60, idle=0.5)
 POLICY = trusting_policy(min_cohort=10)

@@ -25,7 +25,9 @@ from secagg.keys import Identity
 from tests.support.policies import trusting_policy
 
 N = 12
-QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=3, domain=Utf8(max_bytes=6), words=1500)
+QUESTION = AdaptiveIbltQuestion(
+    threshold=5, contribution=3, domain=Utf8(max_bytes=6), message_bytes=4784
+)
 OPERATORS = tuple(Identity.of(bytes([n]) * 32) for n in range(1, 8))
 TERMS = Terms(
     cohort_size=N,

@@ -122,7 +122,7 @@ def test_a_roster_has_the_size_of_the_page() -> None:
 
 def test_the_lanes_of_tracked_have_the_lengths_and_moduli_of_the_page() -> None:
     question = TrackedQuestion(
-        threshold=9, contribution=3, domain=Hashed(max_bytes=9, key_bits=40), words=2000
+        threshold=9, contribution=3, domain=Hashed(max_bytes=9, key_bits=40), message_bytes=8384
     )
     terms = Terms(cohort_size=100, minimum=50, cohorts=2)
     plan = Tracked().first_plan(question, terms, "page", 4, Random(1))
@@ -147,7 +147,7 @@ def test_the_lanes_of_tracked_have_the_lengths_and_moduli_of_the_page() -> None:
 
 def test_the_lanes_of_tracked_in_a_one_shot_sum_have_one_prime_and_the_page_s_lengths() -> None:
     question = TrackedQuestion(
-        threshold=9, contribution=3, domain=Hashed(max_bytes=9, key_bits=40), words=2000
+        threshold=9, contribution=3, domain=Hashed(max_bytes=9, key_bits=40), message_bytes=8384
     )
     committee = CommitteeTerms(members=OPERATORS)
     terms = Terms(cohort_size=200, minimum=50, sum="one-shot", committee=committee)

@@ -43,7 +43,7 @@ async def serve():
         await asyncio.sleep(600)
 
 """
-QUESTION = Tracked(threshold=5, contribution=2, domain=Utf8(max_bytes=16), words=2000)
+QUESTION = Tracked(threshold=5, contribution=2, domain=Utf8(max_bytes=16), message_bytes=5784)
 PAGES = {path.stem for path in FOLDER.glob("*.md")}
 BLOCK = re.compile(
     r"^```(sh|python)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE

@@ -54,7 +54,7 @@ def _study(devices: int) -> dict[str, Any]:
             "threshold": 4,
             "contribution": 1,
             "domain": {"kind": "utf8", "max_bytes": 3},
-            "words": 2000,
+            "message_bytes": 7000,
         },
         "terms": {"cohort_size": devices, "minimum": 3, "corrupt": 0.17, "dropout": 0.34},
         "rounds": 1,

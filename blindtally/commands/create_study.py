@@ -12,7 +12,7 @@ from blindtally.console.options import (
     ApiKeyOption,
     UrlOption,
     complete_mechanism,
-    parse_words,
+    parse_size,
 )
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.terminal import print_line
@@ -88,13 +88,13 @@ def create_study(
             show_default="5; for triehh, those that the longest strings need",
         ),
     ] = None,
-    words: Annotated[
+    message_bytes: Annotated[
         int | None,
         Option(
-            parser=parse_words,
+            parser=parse_size,
             metavar="NUMBER|auto",
-            help="16-bit words that a device sends in a round. With auto, a simulation chooses the "
-            "words of tracked.",
+            help="Most bytes that a device sends in a round. With auto, a simulation chooses those "
+            "of tracked.",
             show_default="auto for tracked, else the fewest",
         ),
     ] = None,
@@ -122,10 +122,10 @@ def create_study(
 ) -> None:
     r"""Create a study, start it, and print its id.
 
-    Name what devices hold: --numbers, --strings or --options. Without --words, a simulation of some
-    seconds, or of a minute for large studies, chooses the words with which `tracked` reaches an F1
-    of 0.95, and states them. --stop-at is a goal of expected precision and recall, and --population
-    has a privacy budget.
+    Name what devices hold: --numbers, --strings or --options. A simulation of some
+    seconds, or of a minute for large studies, chooses the --message-bytes with which `tracked`
+    reaches an F1 of 0.95, unless you pass them, and states them. --stop-at is a goal of expected
+    precision and recall, and --population has a privacy budget.
 
     Example:
       blindtally registrar create registrar.key
@@ -138,7 +138,7 @@ def create_study(
     from blindtally.console.service_connection import open_analyst
     from client.analyst.study_creation import study_terms
     from protocol.mechanisms.quality_goal import parse_goal
-    from protocol.question_and_plan import AUTO_WORDS
+    from protocol.question_and_plan import AUTO_BYTES
 
     fields: dict[str, Any] = {"threshold": threshold, "contribution": 1}
     try:
@@ -148,7 +148,7 @@ def create_study(
         fields |= preset_fields(numbers, strings, options, private, mechanism)
         others = {*_COMMITTEE_FIELDS, *_STUDY_FIELDS}
         fields |= {"mechanism": mechanism} if mechanism else {}
-        fields |= {"words": words} if words is not None else {}
+        fields |= {"message_bytes": message_bytes} if message_bytes is not None else {}
         fields |= {name: value for name, value in pairs if name not in others}
         goal = parse_goal(study.get("stop_at"))
         cohorts, committee = dict(pairs).get("cohorts"), _committee(pairs)
@@ -159,8 +159,8 @@ def create_study(
     epsilon = getattr(question, "epsilon", None)
     if private is not None and epsilon is None:
         raise exit_with_error("--private asks for an epsilon, and the question has none")
-    if getattr(question, "words", None) == AUTO_WORDS:
-        print_line("choosing the words by simulation", err=True)
+    if getattr(question, "message_bytes", None) == AUTO_BYTES:
+        print_line("choosing message_bytes by simulation", err=True)
     with open_analyst(url, key) as analyst:
         if private is not None:
             loss = f"epsilon {epsilon:.4g} at delta {getattr(question, 'delta', 0):g}"
@@ -176,8 +176,8 @@ def create_study(
             webhook=study.get("webhook"),
             start=study.get("draft") != "true",
         )
-        if created.words_reason:
-            print_line(f"chose {created.words_reason}", err=True)
+        if created.size_reason:
+            print_line(f"chose {created.size_reason}", err=True)
         if created.webhook_secret:
             print_line(f"webhook secret, shown only now: {created.webhook_secret}", err=True)
         for warning in _warnings(created.view):
@@ -231,32 +231,32 @@ def _committee(pairs: list[tuple[str, Any]]) -> "AnyCommitteeTerms | None":
 
 
 def _question(fields: dict[str, Any], terms: "Terms", rounds: int | None) -> "AnyQuestion":
-    """Return the question with `fields`; `tracked` has the words "auto" by default.
+    """Return the question with `fields`; `tracked` has the size "auto" by default.
 
     Raises:
         ValueError: if the mechanism does not exist, or a field is missing or invalid.
     """
     from blindtally.console.mechanism_catalogue import unknown_mechanism
-    from blindtally.console.presets import fitting_words
+    from blindtally.console.presets import fitting_bytes
     from protocol.mechanisms.registry import MECHANISMS, parse_question
-    from protocol.question_and_plan import AUTO_WORDS
+    from protocol.question_and_plan import AUTO_BYTES
 
     mechanism = fields.setdefault("mechanism", "tracked")
     if mechanism not in MECHANISMS:
         raise ValueError(unknown_mechanism(mechanism))
     defaults = MECHANISMS[mechanism].description.defaults
-    if fields.get("words") == AUTO_WORDS and "words" not in defaults:
-        raise ValueError(f"the words of {mechanism} cannot be simulated: pass a number")
-    has_words, domain = "words" in fields, fields.get("domain")
+    if fields.get("message_bytes") == AUTO_BYTES and "message_bytes" not in defaults:
+        raise ValueError(f"the message_bytes of {mechanism} cannot be simulated: pass a number")
+    has_size, domain = "message_bytes" in fields, fields.get("domain")
     options = len(domain.get("items", ())) if isinstance(domain, Mapping) else 0
     fields = {**defaults, **fields}
     known = sorted(MECHANISMS[mechanism].question_type.model_fields)
     for name in fields:
         if name not in known:
             raise ValueError(unknown_field(mechanism, name, known))
-    if "words" in known and not has_words:
+    if "message_bytes" in known and not has_size:
         if options:  # a simulation would need assumed texts; a table has room for all options
-            fields["words"] = fitting_words(fields, terms, rounds or 1, 2 * options)
-        elif "words" not in fields:
-            fields["words"] = fitting_words(fields, terms, rounds or 1)
+            fields["message_bytes"] = fitting_bytes(fields, terms, rounds or 1, 2 * options)
+        elif "message_bytes" not in fields:
+            fields["message_bytes"] = fitting_bytes(fields, terms, rounds or 1)
     return parse_question(fields)

@@ -45,7 +45,8 @@ plan = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     help="Recommend a mechanism and its parameters, and predict the results of a study.\n\n"
-    "Example:\n  blindtally plan sum --devices 10000 --rounds 30 --threshold 50 --words 1000",
+    "Example:\n"
+    "  blindtally plan sum \\\n   --devices 10000 --rounds 30 --threshold 50 --message-bytes 14000",
 )
 
 
@@ -65,9 +66,15 @@ def plan_sum(
     threshold: Annotated[
         float, Option(min=1, help="Total count over all rounds from which an item is heavy.")
     ],
-    words: Annotated[
-        int, Option(min=1, help="Maximum number of 16-bit words that a device sends in a round.")
-    ],
+    message_bytes: Annotated[
+        int | None,
+        Option(
+            min=1,
+            help="Most bytes that a device sends in a round; or --words with its largest vector in "
+            "words of 16 bits, as in the papers.",
+            show_default=False,
+        ),
+    ] = None,
     contribution: PlanContributionOption = 1,
     cohorts: Annotated[
         int | None,
@@ -101,10 +108,11 @@ def plan_sum(
     seed: SeedOption = 1,
     json_path: JsonOption = None,
 ) -> None:
-    """Recommend a mechanism of exact sums by simulated studies, and the words of each F1.
+    r"""Recommend a mechanism of exact sums by simulated studies, and the size of each F1.
 
     Example:
-      blindtally plan sum --devices 10000 --rounds 30 --threshold 50 --words 1000
+      blindtally plan sum \
+       --devices 10000 --rounds 30 --threshold 50 --message-bytes 14000
     """
     _name_missing_extra()
     from blindtally.planning.sum_plan import SumPlanRequest, plan_sums
@@ -113,10 +121,10 @@ def plan_sum(
         devices=devices,
         rounds=rounds,
         threshold=threshold,
-        words=words,
+        size=message_bytes,
         contribution=contribution,
         cohorts=cohorts,
-        assumptions=sets or [],
+        sets=sets or [],
         data=data,
         column=column,
         runs=runs,

@@ -25,16 +25,16 @@ _DATA_SUFFIXES = tuple(
 )
 
 
-def parse_words(text: str) -> int:
-    """Return a number of words, 0 for "auto".
+def parse_size(text: str) -> int:
+    """Return a number of bytes, 0 for "auto".
 
     Raises:
         BadParameter: if the text is neither.
     """
-    words = 0 if text == "auto" else int(text) if text.isdecimal() else -1
-    if words < 0 or (words == 0 and text != "auto"):
+    size = 0 if text == "auto" else int(text) if text.isdecimal() else -1
+    if size < 0 or (size == 0 and text != "auto"):
         raise BadParameter(f"{text!r} is neither a number from 1 nor auto")
-    return words
+    return size
 
 
 def check_url(url: str) -> str:

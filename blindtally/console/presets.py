@@ -1,4 +1,4 @@
-"""Presets of questions: a few options stand for a mechanism, a domain, and the words of a message.
+"""Presets of questions: a few options stand for a mechanism, a domain, and the size of a message.
 
 | option            | exact         | with --private           |
 |-------------------|---------------|--------------------------|
@@ -19,9 +19,10 @@ from typing import Any, Final
 from protocol.mechanisms.registry import MECHANISMS, REPORT_MECHANISMS, parse_question
 from protocol.numerics.binary_search import first_true
 from protocol.question_and_plan import DEFAULT_MAX_DELTA, Terms
+from protocol.round_sizes import message_bytes_of
 
-MAX_WORDS: Final = 2**20
-WORDS_PER_OPTION, MIN_OPTIONS = 8, 12
+MAX_BYTES: Final = 2**21
+BYTES_PER_OPTION, MIN_OPTIONS = 16, 12
 _MECHANISMS: Final = {
     "numbers": ("number-sums", "hierarchical-histogram"),
     "options": ("tracked", "count-median"),
@@ -67,26 +68,27 @@ def preset_fields(
     return fields | {"domain": {"kind": "listed", "items": tuple(items)}}
 
 
-def fitting_words(fields: Mapping[str, Any], terms: Terms, rounds: int = 1, items: int = 0) -> int:
-    """Return the fewest words with which a study can begin; a table has room for `items`.
+def fitting_bytes(fields: Mapping[str, Any], terms: Terms, rounds: int = 1, items: int = 0) -> int:
+    """Return the least `message_bytes` with which a study begins; a table has room for `items`.
 
-    More words mean less noise in a sketch, so it has some for each option.
+    A larger sketch has less noise, so it has some bytes for each option.
     """
     if fields["mechanism"] == "count-median":
-        options = getattr(parse_question({**fields, "words": MAX_WORDS}).domain, "items", ())
-        return WORDS_PER_OPTION * max(len(options), MIN_OPTIONS)
+        question = parse_question({**fields, "message_bytes": MAX_BYTES})
+        options = getattr(question.domain, "items", ())
+        return message_bytes_of(terms, BYTES_PER_OPTION * max(len(options), MIN_OPTIONS))
 
-    def suffices(words: int) -> bool:
+    def suffices(size: int) -> bool:
         mechanism = MECHANISMS[fields["mechanism"]]
         try:
-            question = parse_question({**fields, "words": words})
+            question = parse_question({**fields, "message_bytes": size})
             plan = mechanism.first_plan(question, terms, "demo", rounds, Random(0))
-        except ValueError:  # too few words
+        except ValueError:  # too few bytes
             return False
         capacity = mechanism.table_capacity(plan)
         return capacity is None or capacity >= items
 
-    return first_true(suffices, 1, MAX_WORDS)
+    return first_true(suffices, 1, MAX_BYTES)
 
 
 def lowest_threshold(fields: Mapping[str, Any], terms: Terms) -> int:

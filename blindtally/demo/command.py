@@ -62,11 +62,11 @@ def demo(
     contribution: Annotated[
         int, Option(min=1, help="Maximum number of items that a device adds to a round (m).")
     ] = DEFAULT_CONTRIBUTION,
-    words: Annotated[
+    message_bytes: Annotated[
         int | None,
         Option(
             min=1,
-            help="Maximum number of 16-bit words that a device sends in a round.",
+            help="Most bytes that a device sends in a round: its vector and shares of its keys.",
             show_default="by size",
         ),
     ] = None,
@@ -101,7 +101,7 @@ def demo(
             seed=seed,
             threshold=threshold,
             contribution=contribution,
-            words=words,
+            message_bytes=message_bytes,
             registrar=Identity.generate(SystemRandom()),
             operators=new_operators(kind),
         )

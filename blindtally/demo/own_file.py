@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from blindtally.console.presets import fitting_words, lowest_threshold, preset_fields
+from blindtally.console.presets import fitting_bytes, lowest_threshold, preset_fields
 from blindtally.console.terminal import print_line
 from blindtally.datasets.cells import DECIMAL_COMMA
 from blindtally.datasets.device_histograms import DeviceHistograms
@@ -30,14 +30,14 @@ from blindtally.datasets.reader import Dataset
 from blindtally.fleet_run.fleet_setup import (
     TIMEOUTS,
     FleetSetup,
+    bytes_for_table,
     checked_setup,
     default_threshold,
     fleet_terms,
     new_operators,
     question_about,
-    words_for_table,
 )
-from blindtally.planning.recommended_words import choose_words
+from blindtally.planning.recommended_size import choose_size
 from client.fleet.config_and_results import FleetConfig
 from protocol.description import AnswerKind
 from protocol.device_policy.plan_check import default_refusals
@@ -61,7 +61,7 @@ MIN_SHARE: Final = 0.9
 IDLE_SECONDS: Final = 5.0  # on a slow machine no device is left out
 ALPHA, LEVELS, EXACT_LEVELS = 4, 5, 10  # 1,024 cells for a range of numbers, or a million
 # A table has room for all that devices hold, and as much again.
-WORDS_FACTOR: Final = 2
+SIZE_FACTOR: Final = 2
 # Most numbers are spread over so many cells.
 MIN_CELLS: Final = 100
 MAX_NAME: Final = 60  # characters of a column in the name of the study
@@ -181,13 +181,13 @@ def _chosen_fields(fields: Mapping[str, Any], terms: Terms, rounds: int) -> dict
         ValueError: if no such study can exist.
     """
     mechanism = MECHANISMS[fields["mechanism"]]
-    if "words" not in mechanism.question_type.model_fields:
+    if "message_bytes" not in mechanism.question_type.model_fields:
         return {}
     if mechanism.name != "count-median":
-        words = words_for_table(fields, terms, WORDS_FACTOR * fields.get("contribution", 1))
+        size = bytes_for_table(fields, terms, SIZE_FACTOR * fields.get("contribution", 1))
         with suppress(ValueError):  # it is for texts, and for thresholds that its items reach
-            question = parse_question({**fields, "words": words})
-            words, _ = choose_words(question, terms, rounds)
-        return {"words": words}
-    fields = {**fields, "words": fitting_words(fields, terms)}
-    return {"words": fields["words"], "threshold": lowest_threshold(fields, terms)}
+            question = parse_question({**fields, "message_bytes": size})
+            size, _ = choose_size(question, terms, rounds)
+        return {"message_bytes": size}
+    fields = {**fields, "message_bytes": fitting_bytes(fields, terms)}
+    return {"message_bytes": fields["message_bytes"], "threshold": lowest_threshold(fields, terms)}

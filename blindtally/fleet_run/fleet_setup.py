@@ -20,7 +20,7 @@ import numpy as np
 
 from blindtally.console.data_files import load_dataset
 from blindtally.console.options import DEFAULT_DEVICES, DEFAULT_IDLE_SECONDS
-from blindtally.console.presets import fitting_words, lowest_threshold
+from blindtally.console.presets import fitting_bytes, lowest_threshold
 from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.reader import Dataset
 from blindtally.datasets.reading_report import ReadingReport
@@ -106,7 +106,7 @@ def build_setup(
     seed: int,
     threshold: float | None,
     contribution: int,
-    words: int | None,
+    message_bytes: int | None,
     registrar: Identity | None = None,
     operators: tuple[Identity, ...] = (),
     members: Sequence[str] = (),
@@ -132,7 +132,7 @@ def build_setup(
         "domain": domain,
         **preset,
     }
-    fields["words"] = words or words_for_table(fields, terms)
+    fields["message_bytes"] = message_bytes or bytes_for_table(fields, terms)
     if "epsilon" in fields:
         fields["threshold"] = lowest_threshold(fields, terms)
     question = parse_question(fields)
@@ -195,7 +195,7 @@ def checked_setup(
         accept_exact_estimates=True,
     )
     for refusal in plan_violations(policy, plan, plan.study, plan.round):
-        advice = ": use fewer --words" if refusal.limit == "max_upload_bytes" else ""
+        advice = ": use a smaller --message-bytes" if refusal.limit == "max_upload_bytes" else ""
         raise ValueError(f"the devices of this demo would refuse: {refusal}{advice}")
     config = replace(config, policy=policy)
     idle = min(DEFAULT_IDLE_SECONDS, max(100, config.devices) * _IDLE_SECONDS_PER_DEVICE)
@@ -223,12 +223,12 @@ def min_cohort_for(devices: int) -> int:
     return max(2, min(DEFAULT_MIN_COHORT, devices // 4))
 
 
-def words_for_table(
+def bytes_for_table(
     fields: Mapping[str, Any], terms: Terms, per_device: float = TABLE_ITEMS_PER_DEVICE
 ) -> int:
-    """Return the words of a table with a capacity of `per_device` items per device."""
+    """Return the `message_bytes` of a table with a capacity of `per_device` items per device."""
     items = max(MIN_TABLE_ITEMS, math.ceil(per_device * terms.max_devices))
-    return fitting_words(fields, terms, items=items)
+    return fitting_bytes(fields, terms, items=items)
 
 
 def holdings_for_fleet(
@@ -269,7 +269,7 @@ def new_study_setup(
         seed=config.seed,
         threshold=None,
         contribution=1 if preset else 2,
-        words=None,
+        message_bytes=None,
         registrar=config.registrar,
         operators=config.operators,
         members=members,

@@ -95,7 +95,6 @@ class StudyResults:
         return {
             **(asdict(self.score) if self.score else {}),
             "answer": self.answer,
-            "words": -(-int(self.traffic.vector) // 2),
             "rounds_decoded": self.rounds_decoded,
             "thresholds": [result.t for result in self.rounds],
             "sums_exact": all(result.exact for result in self.rounds),

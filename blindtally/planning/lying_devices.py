@@ -47,7 +47,7 @@ def equal_cohorts(devices: int, cohorts: int | None = None) -> Terms:
             f"{cohorts:,} cohorts of {devices:,} devices have {size:,} each: they need "
             f"{MIN_COHORT_SIZE} to {MAX_COHORT_SIZE:,}"
         )
-    return Terms(cohort_size=size, minimum=size, cohorts=cohorts, corrupt=0, dropout=0)
+    return Terms(cohort_size=size, minimum=size, cohorts=cohorts)
 
 
 def effects_of_liars(question: SumQuestion, terms: Terms, rounds: int) -> list[LyingDevices]:

@@ -1,5 +1,6 @@
 """Plan of a study of secure sums: the mechanism that finds most in simulated studies."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,7 +37,8 @@ from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.registry import parse_question
 from protocol.public_model import PublicModel
-from protocol.question_and_plan import SumQuestion
+from protocol.question_and_plan import SumQuestion, Terms
+from protocol.round_sizes import WORD_BYTES, message_bytes_of, vector_bytes
 
 
 class AssumedItems(PublicModel):
@@ -44,7 +46,10 @@ class AssumedItems(PublicModel):
 
     They have up to `max_bytes` bytes, or `length` characters of the `alphabet`. Without `items` and
     `zipf`, there are 100,000 items, and the exponent is 1, with a range over flat and steep shares.
+    A vector of `words` 16-bit words stands for a number of `message_bytes`.
     """
+
+    words: int | None = Field(default=None, ge=1)
 
     domain: Literal["strings", "alphabet"] = "strings"
     max_bytes: int = Field(default=64, ge=1, le=4096)
@@ -56,15 +61,15 @@ class AssumedItems(PublicModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumPlanRequest:
-    """Options of a plan of sums; items are those of the file `data`, or by the `assumptions`."""
+    """Options of a plan of sums; items are those of the file `data`, or assumed by `sets`."""
 
     devices: int
     rounds: int
     threshold: float
-    words: int
+    size: int | None  # message_bytes, if `sets` have no words
     contribution: int
     cohorts: int | None
-    assumptions: Sequence[str]  # NAME=VALUE of `AssumedItems`
+    sets: Sequence[str]  # NAME=VALUE of `AssumedItems`
     data: Path | None
     column: str | None
     runs: int
@@ -72,9 +77,31 @@ class SumPlanRequest:
 
     @property
     def setting(self) -> StudySetting:
-        """Return the setting of the simulated studies."""
+        """Return the setting of the simulated studies; ValueError without room for a vector."""
         tokens = self.devices * self.contribution
-        return StudySetting(self.rounds, self.threshold, tokens, self.words)
+        vector = vector_bytes(self.terms, self.message_bytes)
+        if not vector:
+            shares = message_bytes_of(self.terms, 0)
+            raise ValueError(f"--message-bytes must be above {shares:,}, those of shares of keys")
+        return StudySetting(self.rounds, self.threshold, tokens, vector // WORD_BYTES)
+
+    @property
+    def terms(self) -> Terms:
+        return equal_cohorts(self.devices, self.cohorts)
+
+    @property
+    def assumed(self) -> AssumedItems:
+        """Return the assumptions; ValueError if one is invalid."""
+        values = collect_fields("a plan of sums", self.sets, annotations_of(AssumedItems))
+        return validated(AssumedItems, values)
+
+    @property
+    def message_bytes(self) -> int:
+        """Return the size of a message; ValueError unless one is given."""
+        words = self.assumed.words
+        if (self.size is None) == (words is None):
+            raise ValueError("pass --message-bytes, or --words in its place")
+        return self.size or message_bytes_of(self.terms, WORD_BYTES * (words or 0))
 
     def check(self) -> None:
         """Exit if an option is out of range."""
@@ -97,8 +124,7 @@ def plan_sums(request: SumPlanRequest, json_path: str | None) -> None:
     """
     request.check()
     try:
-        terms = equal_cohorts(request.devices, request.cohorts)
-        setting = request.setting
+        terms, setting = request.terms, request.setting
         middle, brackets, reading = _assumed_cases(request)
         with progress_steps("simulated, at most", max_steps(request.runs, len(brackets))) as step:
             seeds = [(request.seed, run) for run in range(request.runs)]
@@ -108,7 +134,7 @@ def plan_sums(request: SumPlanRequest, json_path: str | None) -> None:
                 "mechanism": max(forecast.predictions, key=lambda row: row.f1).mechanism,
                 "threshold": request.threshold,
                 "contribution": request.contribution,
-                "words": request.words,
+                "message_bytes": request.message_bytes,
                 "domain": middle.case.known.domain.model_dump(),
             }
         )
@@ -117,7 +143,7 @@ def plan_sums(request: SumPlanRequest, json_path: str | None) -> None:
     except ValueError as error:
         raise exit_with_error(error) from None
     if json_path != "-":
-        _show_plan(forecast, liars, question, request.data)
+        _show_plan(forecast, liars, question, request)
     document: dict[str, Any] = {"question": question.model_dump(mode="json")}
     document["words"] = {str(goal): size for goal, size in forecast.words_by_goal.items()}
     document["predictions"] = [asdict(row) for row in forecast.predictions]
@@ -139,9 +165,7 @@ def _assumed_cases(
     if request.data is not None:
         case, report = case_of_file(request.data, request.column, setting, contribution)
         return case, [], report
-    types = annotations_of(AssumedItems)
-    values = collect_fields("a plan of sums", request.assumptions, types)
-    assumed = validated(AssumedItems, values)
+    assumed = request.assumed
     domain: Domain = Hashed(max_bytes=assumed.max_bytes)
     if assumed.domain == "alphabet":
         domain = Alphabet(characters=assumed.alphabet, length=assumed.length)
@@ -159,7 +183,10 @@ def _report_predictions(predictions: Sequence[Prediction]) -> None:
 
 
 def _show_plan(
-    forecast: StudyForecast, liars: Sequence[LyingDevices], question: SumQuestion, data: Path | None
+    forecast: StudyForecast,
+    liars: Sequence[LyingDevices],
+    question: SumQuestion,
+    request: SumPlanRequest,
 ) -> None:
     rows = [
         (
@@ -175,11 +202,14 @@ def _show_plan(
     numbers = ["F1", "in other data", "decoded", "bytes sent", "received"]
     title = "Results of a study, decoded rounds, and bytes of a device in a round, at most"
     print_parts(result_table(["mechanism"], numbers, rows, title), "")
-    _show_range(forecast.predictions, data)
-    scope = " and items as assumed" if data is None else ""
-    for goal, size in forecast.words_by_goal.items():
-        words = "more than 200,000 words" if size is None else f"about {size:,.0f} words"
-        print_parts(f"An F1 of {goal:g} takes {words} with tracked{scope}.")
+    _show_range(forecast.predictions, request.data)
+    scope = " and items as assumed" if request.data is None else ""
+    for goal, words in forecast.words_by_goal.items():
+        size = "more than 200,000 words"
+        if words is not None:
+            message = message_bytes_of(request.terms, WORD_BYTES * math.ceil(words))
+            size = f"about {message:,} message_bytes ({words:,.0f} words)"
+        print_parts(f"An F1 of {goal:g} takes {size} with tracked{scope}.")
     _show_liars(liars)
     print_parts(
         "Bytes are those of vector and plan; `blindtally params` adds those of the secure sum.",

@@ -76,7 +76,8 @@ def simulate(
         int | None,
         Option(
             min=1,
-            help="Maximum number of 16-bit words that a device sends in a round.",
+            help="Largest vector of a device in 16-bit words, as in the papers; or --set "
+            "message_bytes=SIZE, with the shares of its keys.",
             show_default="2000, if that is what limits a mechanism",
         ),
     ] = None,
@@ -136,13 +137,14 @@ def simulate(
     chosen = MECHANISMS[mechanism]
     options = {
         "threshold": threshold,
-        "words": words,
         "epsilon": epsilon,
         "delta": delta,
         "goal": goal,
     }
     given = {name: value for name, value in options.items() if value is not None}
     unknown = [f"--{name}" for name in given if name not in chosen.question_type.model_fields]
+    if words is not None and "message_bytes" not in chosen.question_type.model_fields:
+        unknown.append("--words")
     if unknown:
         raise exit_with_error(f"a simulation of {mechanism} takes no {', '.join(unknown)}")
     try:
@@ -155,6 +157,7 @@ def simulate(
             rounds=rounds,
             devices=devices,
             levels=levels,
+            words=words,
             fields=given | fields,
             scenario=scenario,
             seed=seed,

@@ -50,6 +50,7 @@ def result_of(
         "devices": devices,
         "max_participants": study.max_participants,
         "words": study.words,
+        "message_bytes": getattr(study.question, "message_bytes", None),
         "rounds_decoded": study.rounds_decoded,
         "rounds_lost": study.rounds_lost,
         "goal_round": study.goal_round,

@@ -79,6 +79,7 @@ class SimulationRequest:
     rounds: int | None = None
     devices: int | None = None
     levels: int | None = None
+    words: int | None = None  # of 16 bits, of a vector
     fields: Mapping[str, Any] = field(default_factory=dict)
     scenario: Scenario = field(default_factory=Scenario)
     seed: int = 1

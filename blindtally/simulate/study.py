@@ -19,9 +19,9 @@ from protocol.estimation.estimates import VARIANCE_COLUMN, FinalAnswer
 from protocol.mechanism import Mechanism, SumMechanism
 from protocol.mechanisms.quality_goal import QualityGoal, goal_fault, parse_goal
 from protocol.mechanisms.registry import AnyPlan, AnyQuestion, mechanism_of
-from protocol.question_and_plan import Terms
+from protocol.question_and_plan import SumQuestion, Terms
 from protocol.report_mechanism import ReportMechanism
-from protocol.round_sizes import seats_for
+from protocol.round_sizes import WORD_BYTES, message_bytes_of, seats_for
 from protocol.simulation.study import DEFAULT_POLICY, RoundOutcome, run_study
 from protocol.study_state import EMPTY_STATE, StudyState
 
@@ -109,6 +109,10 @@ def simulate_study(
     join_probability: float = getattr(question, "join_probability", 1.0)
     seats = max(3, seats_for(max(schedule.sizes), join_probability))
     terms = study_terms(scenario, seats)
+    if isinstance(question, SumQuestion) and "message_bytes" not in request.fields:
+        vector = WORD_BYTES * (request.words or mechanism.simulated_words)
+        size = message_bytes_of(terms, vector)
+        question = question.model_copy(update={"message_bytes": size})
     stop_at = parse_goal(scenario.stop_at)
     if stop_at is not None and (fault := goal_fault(question)):
         raise ValueError(fault)
@@ -144,6 +148,7 @@ def _question(request: SimulationRequest, dataset: Dataset) -> AnyQuestion:
         items=dataset.items,
         devices=study_terms(scenario, max(sizes)).max_devices,
         rounds=request.rounds or mechanism.simulated_rounds,
+        words=request.words or mechanism.simulated_words,
         choice=scenario.domain,
         alphabet=scenario.alphabet,
         levels=request.levels,
@@ -234,4 +239,4 @@ def vector_words(plan: AnyPlan) -> int:
     mechanism = mechanism_of(plan)
     if not isinstance(mechanism, SumMechanism):
         return 0
-    return -(-mechanism.vector_bytes(plan) // 2)
+    return -(-mechanism.vector_bytes(plan) // WORD_BYTES)

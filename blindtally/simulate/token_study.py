@@ -19,6 +19,7 @@ from protocol.histograms import Histograms, ItemIndex, clip_histograms
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion, parse_question
 from protocol.numerics.array_types import Integers
 from protocol.question_and_plan import Terms
+from protocol.round_sizes import WORD_BYTES, message_bytes_of
 from protocol.simulation.study import run_study
 from protocol.study_state import EMPTY_STATE, StudyState
 
@@ -149,9 +150,10 @@ def run_tokens(
         TooFewWordsError: if no table fits into the words.
     """
     known, mechanism = tokens.known, SUM_MECHANISMS[mechanism_name]
-    fields: dict[str, Any] = {"mechanism": mechanism_name, "threshold": tau, "words": words}
-    fields |= {"contribution": tokens.contribution, "domain": known.domain, **settings}
     terms, seed = terms_for_tokens(max(map(len, tokens.rounds))), Random(int(rng.integers(2**62)))
+    size = message_bytes_of(terms, WORD_BYTES * words)
+    fields: dict[str, Any] = {"mechanism": mechanism_name, "threshold": tau, "message_bytes": size}
+    fields |= {"contribution": tokens.contribution, "domain": known.domain, **settings}
     try:
         question = parse_question(fields)
         last_plan = mechanism.first_plan(question, terms, "plan", len(tokens.rounds), Random(0))

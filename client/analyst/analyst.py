@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # the models of all mechanisms take half a second to import
     import httpx
 
     from client import errors
-    from client.analyst import requests, sender, study_creation, word_planner
+    from client.analyst import requests, sender, size_planner, study_creation
     from client.analyst.requests import ApiRequest, PagedRequest
     from client.analyst.result_table import ResultTable
     from client.analyst.sender import Sender
@@ -55,7 +55,7 @@ else:
     sender = LazyModule("client.analyst.sender")
     requests = LazyModule("client.analyst.requests")
     study_creation = LazyModule("client.analyst.study_creation")
-    word_planner = LazyModule("client.analyst.word_planner")
+    size_planner = LazyModule("client.analyst.size_planner")
     errors = LazyModule("client.errors")
 
 DEFAULT_PATIENCE_SECONDS: Final = 30.0  # for which a failed request is repeated
@@ -64,14 +64,14 @@ DEFAULT_PATIENCE_SECONDS: Final = 30.0  # for which a failed request is repeated
 class Study:
     """A study of the service; `view` is its last received state.
 
-    `words_reason` is a sentence on the words that `create` chose for the question, empty if it
+    `size_reason` is a sentence on the `message_bytes` that `create` chose, empty if it
     chose none. `webhook_secret` is the one of a study that `create` has made with a webhook.
     """
 
-    def __init__(self, sender: Sender, view: StudyView, words_reason: str = "") -> None:
+    def __init__(self, sender: Sender, view: StudyView, size_reason: str = "") -> None:
         self.id = view.id
         self.view = view
-        self.words_reason = words_reason
+        self.size_reason = size_reason
         self.webhook_secret: str | None = getattr(view, "webhook_secret", None)
         self._sender = sender
 
@@ -378,14 +378,14 @@ class Analyst:
         sends a message to the https URL `webhook`, which `Study.webhook_secret` signs.
 
         Calls with the same `key` within a day, also from other processes, create one study. Without
-        a `key`, only the repetitions of this call do. If the question has the words "auto", a
-        simulation chooses them, in some seconds or a minute; `Study.words_reason` states the
+        a `key`, only the repetitions of this call do. If its `message_bytes` are "auto", a
+        simulation chooses them, in some seconds or a minute; `Study.size_reason` states the
         choice.
 
         Raises:
             ValueError: if an argument cannot be right, the number of devices is missing, a field of
-                `terms` is given twice, or no number of words suffices.
-            ModuleNotFoundError: if words must be chosen without the extra `simulate`.
+                `terms` is given twice, or no size of a message suffices.
+            ModuleNotFoundError: if a size must be chosen without the extra `simulate`.
             BadRequestError: if the question cannot be answered under these terms; lists every
                 fault.
             BudgetSpentError: if its `population` has too little privacy budget left, or exact sums
@@ -396,7 +396,7 @@ class Analyst:
         """
         rounds = study_creation.default_rounds(question) if rounds is None else rounds
         terms = study_creation.study_terms(terms, devices, cohorts, registrar, committee)
-        question, reason = word_planner.choose_words(question, terms, rounds)
+        question, reason = size_planner.choose_size(question, terms, rounds)
         request = study_creation.create_study(
             key,
             name=name,

@@ -21,7 +21,11 @@ from protocol.study_state import StudyState
 from secagg.ring import Lane, Ring, Vector
 
 ANSWERS = ("yes", "no")
-FIXED = {"contribution": 1, "words": 16, "domain": {"kind": "listed", "items": [*ANSWERS]}}
+FIXED = {
+    "contribution": 1,
+    "message_bytes": 2**20,
+    "domain": {"kind": "listed", "items": [*ANSWERS]},
+}
 
 
 class YesNoQuestion(SumQuestion):
@@ -29,7 +33,7 @@ class YesNoQuestion(SumQuestion):
 
     mechanism: Literal["yes-no"] = "yes-no"
     contribution: Literal[1] = 1
-    words: Literal[16] = 16
+    message_bytes: Literal[2**20] = 2**20  # its vector has 8 bytes at most
     domain: Listed = Listed(items=ANSWERS)
 
     @field_validator("domain")

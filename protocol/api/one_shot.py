@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from protocol.committee_terms import AnyCommitteeTerms, VolunteerTerms
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
 from protocol.question_and_plan import Terms
+from protocol.round_sizes import message_layout
 from secagg.errors import UnsafeRequestError
 from secagg.keys import SIGNATURE_BYTES
 from secagg.oneshot.committee import (
@@ -19,10 +20,8 @@ from secagg.oneshot.committee import (
     Operators,
     Registrar,
 )
-from secagg.oneshot.message import Layout
 from secagg.oneshot.moduli import one_lane
 from secagg.oneshot.parameters import CommitteeParameters
-from secagg.oneshot.sharing import Sharing
 from secagg.ring import Ring
 
 SUM_NUMBER = 0  # of the only sum of a round's plan
@@ -82,18 +81,6 @@ def _ring(plan: AnyPlan) -> Ring:
     return SUM_MECHANISMS[plan.mechanism].ring(plan)
 
 
-def message_bytes(plan: AnyPlan) -> int:
-    """Return the size of a device's message to the largest committee."""
-    return _layout(plan).message_bytes
-
-
 def column_bytes(plan: AnyPlan) -> int:
     """Return the size of the part of a message that a member receives."""
-    return _layout(plan).largest_column
-
-
-def _layout(plan: AnyPlan) -> Layout:
-    terms = committee_terms(plan)
-    parameters = terms.parameters_of(terms.largest)
-    enrolment = 0 if plan.terms.registrar is None else SIGNATURE_BYTES
-    return Layout(enrolment, Sharing(one_lane(_ring(plan)).lanes[0], parameters))
+    return message_layout(plan.terms, _ring(plan)).largest_column

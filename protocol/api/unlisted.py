@@ -145,12 +145,12 @@ def _why_nothing_was_summed(plan: AnyPlan, rounds: CountedRounds) -> str:
 
 
 def _why_nothing_was_read(plan: AnyPlan) -> str:
-    words = getattr(plan.question, "words", None)
-    if words is None:
+    size = getattr(plan.question, "message_bytes", None)
+    if size is None:
         return "No round could be read: ask more devices."
     return (
         "No round could be read: a sum has more different items than there is room for. Use more "
-        f"words than {words:,}, or fewer devices in a round."
+        f"message_bytes than {size:,}, or fewer devices in a round."
     )
 
 

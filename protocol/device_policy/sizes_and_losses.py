@@ -5,7 +5,6 @@ from collections import Counter
 from typing import Final
 
 from protocol.api.messages_outside_sums import packed_report_bytes
-from protocol.api.one_shot import message_bytes
 from protocol.committee_terms import CommitteeTerms
 from protocol.mechanisms.registry import (
     REPORT_MECHANISMS,
@@ -13,9 +12,7 @@ from protocol.mechanisms.registry import (
     AnyPlan,
 )
 from protocol.privacy.noise_loss import CountNoise
-from secagg.keys import SIGNATURE_BYTES
-from secagg.messages import KeyShares
-from secagg.parameters import choose_parameters
+from protocol.round_sizes import message_bytes
 
 # An element takes 20 bytes of memory, and each mask its time, even if it is uploaded as one bit.
 UPLOAD_BYTES_PER_ELEMENT: Final = 2
@@ -51,11 +48,7 @@ def upload_bytes(plan: AnyPlan) -> int:
     if plan.mechanism in REPORT_MECHANISMS:
         nbytes: int = REPORT_MECHANISMS[plan.mechanism].nbytes(plan)
         return packed_report_bytes(nbytes, plan.registry is not None)
-    if plan.terms.is_one_shot:
-        return message_bytes(plan)
-    holders = choose_parameters(plan.terms.cohort_size, plan.terms.assumptions).holders
-    vector: int = SUM_MECHANISMS[plan.question.mechanism].ring(plan).nbytes
-    return KeyShares.nbytes(holders) + vector + SIGNATURE_BYTES
+    return message_bytes(plan.terms, SUM_MECHANISMS[plan.mechanism].ring(plan))
 
 
 def least_tolerated(terms: CommitteeTerms, corrupt: float) -> int:

@@ -29,11 +29,13 @@ class KnownItems:
 
     `choice` is the kind of keys of texts, `alphabet` their characters, `levels` their length in
     characters or bytes. Numbers are between `low` and `high`, rounded to `alpha` ^ `levels` cells.
+    A vector has about `words` 16-bit words.
     """
 
     items: Sequence[str]
     devices: int
     rounds: int
+    words: int = 2000
     choice: DomainChoice = "auto"
     alphabet: str | None = None
     levels: int | None = None

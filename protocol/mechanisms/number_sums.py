@@ -29,7 +29,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, Self
 
 import numpy as np
@@ -56,8 +55,9 @@ from protocol.histograms import Histogram, device_values
 from protocol.mechanism import Answer, SumMechanism
 from protocol.numerics.array_types import Integers
 from protocol.numerics.binary_search import first_true
-from protocol.question_and_plan import DEFAULT_MIN_THRESHOLD, WORD_BITS, Plan, SumQuestion, Terms
+from protocol.question_and_plan import DEFAULT_MIN_THRESHOLD, Plan, SumQuestion, Terms
 from protocol.randomness import RandomWords
+from protocol.round_sizes import message_bytes
 from protocol.study_state import StudyState
 from secagg.oneshot.moduli import Moduli
 from secagg.ring import Lane, Ring, Vector
@@ -122,7 +122,7 @@ class NumberSumsPlan(Plan):
     question: NumberSumsQuestion
 
     @model_validator(mode="after")
-    def _fits_the_words(self) -> Self:
+    def _fits_the_message(self) -> Self:
         _check_size(self.question, self.terms, self.rounds)
         return self
 
@@ -165,7 +165,7 @@ _FORM: Final = QuestionForm(
     "Mean and variance of numbers",
     "Exact sums of one number per device, and intervals for the population's mean. A round counts "
     "if it has enough devices.",
-    {"contribution": 1, "domain.kind": "interval", "words": 65536},
+    {"contribution": 1, "domain.kind": "interval", "message_bytes": 131072},
     (
         replace(
             THRESHOLD,
@@ -195,7 +195,7 @@ class NumberSums(SumMechanism[NumberSumsQuestion, NumberSumsPlan]):
 
     name = "number-sums"
     question_type = NumberSumsQuestion
-    presets = MappingProxyType({"words": 2**16})
+    simulated_words = 2**16
     plan_type = NumberSumsPlan
     description = Description(
         purpose="mean, sum and variance of numbers, exact, also by segment",
@@ -378,16 +378,16 @@ def _smallest_base(largest: int, digits: int) -> int:
 
 
 def _check_size(question: NumberSumsQuestion, terms: Terms, rounds: int) -> None:
-    """Raise ValueError if sums of squares may wrap, or the words are too few."""
+    """Raise ValueError if sums of squares may wrap, or the message is too small."""
     cells = question.interval.cells
     if rounds * terms.max_devices * cells**2 >= _SUM_LIMIT:
         raise ValueError(
             f"squares of {cells:,} cells are too large for {terms.max_devices:,} devices in each "
             f"of {rounds:,} rounds: use fewer digits, or fewer rounds"
         )
-    needed = -(-8 * terms.moduli.nbytes(_format(question, terms).ring) // WORD_BITS)
-    if needed > question.words:
+    needed = message_bytes(terms, _format(question, terms).ring)
+    if needed > question.message_bytes:
         raise ValueError(
-            f"{question.words} words are too few: the sums of {len(question.segments):,} segments "
-            f"take {needed:,} words"
+            f"message_bytes {question.message_bytes:,} are too few: the sums of "
+            f"{len(question.segments):,} segments take {needed:,}"
         )

@@ -20,7 +20,7 @@ error.)
                 tables of the theorem. The result is H, with any counts. For tau <= sqrt(R) a
                 sketch is as large as the full data, so there is no sketch, and one table holds
                 all m n tokens at t = 1, whose listing is exact
-    practical   half of the words for one table by the practical rule, half for `rows` rows. The
+    practical   half of the vector for one table by the practical rule, half for `rows` rows. The
                 result is the listed items with a count of tau or more by the sketch
 
 Source: Algorithm 3, theorem 3 and appendix B of [Gascon23]; locations and signs after [Wu23].
@@ -60,7 +60,8 @@ from protocol.histograms import Histogram, keyed_histograms
 from protocol.mechanism import Answer, SumMechanism
 from protocol.mechanisms.iblt.sampled_table import (
     MAX_CELLS,
-    check_words,
+    check_message,
+    check_size,
     max_cells,
     worst_case_threshold,
 )
@@ -68,7 +69,7 @@ from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler
 from protocol.mechanisms.sampled_counts import round_count_history
 from protocol.numerics.array_types import Floats, Keys
 from protocol.public_model import Hex32
-from protocol.question_and_plan import WORD_BITS, Plan, SumQuestion, Terms
+from protocol.question_and_plan import Plan, SumQuestion, Terms
 from protocol.randomness import RandomWords
 from protocol.reference_mechanisms.count_sketch import MAX_ROWS, CountSketch, cell_modulus
 from protocol.reference_mechanisms.median_estimates import (
@@ -83,6 +84,7 @@ from protocol.reference_mechanisms.subsampled_iblt import (
     elected_rows,
     theorem_parameters,
 )
+from protocol.round_sizes import message_bytes, vector_bytes
 from protocol.study_state import StudyState
 from secagg.oneshot.moduli import Moduli
 from secagg.ring import Ring, Vector
@@ -152,10 +154,8 @@ class ApproximateHistogramPlan(Plan):
     location_seed: Hex32
 
     @model_validator(mode="after")
-    def _fits_the_words(self) -> Self:
-        needed = _words(self.question, self.terms, self.sizes)
-        if needed > self.question.words:
-            raise ValueError(f"{needed} words do not fit in the {self.question.words} words")
+    def _fits_the_message(self) -> Self:
+        check_size(self.question, _needed(self.question, self.terms, self.sizes))
         return self
 
     @property
@@ -179,7 +179,7 @@ class ApproximateHistogram(SumMechanism[ApproximateHistogramQuestion, Approximat
     question_type = ApproximateHistogramQuestion
     description = Description(
         purpose="how often each heavy item is held",
-        cost="`words` per round, tables and a sketch",
+        cost="`message_bytes` per round, tables and a sketch",
     )
     plan_type = ApproximateHistogramPlan
 
@@ -195,11 +195,11 @@ class ApproximateHistogram(SumMechanism[ApproximateHistogramQuestion, Approximat
             sizes = _practical_sizes(question, terms)
         else:
             sizes = _theorem_sizes(question, terms, rounds)
-        needed = _words(question, terms, sizes)
-        if needed > question.words:
+        needed = _needed(question, terms, sizes)
+        if needed > question.message_bytes:
             raise ValueError(
-                f"{question.words} words are too few: {sizes.tables} tables of {sizes.cells} "
-                f"cells and {sizes.rows} rows of {sizes.width} take {needed:,} words"
+                f"message_bytes {question.message_bytes:,} are too few: {sizes.tables} tables of "
+                f"{sizes.cells} cells and {sizes.rows} rows of {sizes.width} take {needed:,}"
             )
         if rounds * sizes.rows * sizes.width > _MAX_STORED_CELLS:
             raise ValueError(
@@ -292,23 +292,23 @@ def _theorem_sizes(
 
 
 def _practical_sizes(question: ApproximateHistogramQuestion, terms: Terms) -> HistogramSizes:
-    check_words(question, terms, parts=2)
-    half = question.model_copy(update={"words": question.words // 2})
-    t = max(1.0, min(worst_case_threshold(half, terms), question.threshold / 2))
+    check_message(question, terms, tables=2)
+    half = vector_bytes(terms, question.message_bytes) // 2
+    t = max(1.0, min(worst_case_threshold(question, terms, half), question.threshold / 2))
     rows = question.rows or 5
     moduli = question.moduli(terms, t)
     q = cell_modulus(terms.max_devices * question.contribution, moduli, signed=True)
-    width = max(2, moduli.max_length(q, half.nbytes) // rows)
-    return HistogramSizes(t, 1, max_cells(half, terms, t), rows, width)
+    width = max(2, moduli.max_length(q, half) // rows)
+    return HistogramSizes(t, 1, max_cells(question, terms, t, tables=2), rows, width)
 
 
-def _words(question: ApproximateHistogramQuestion, terms: Terms, sizes: HistogramSizes) -> int:
-    """Return the words of a vector; ValueError if there are no such tables."""
+def _needed(question: ApproximateHistogramQuestion, terms: Terms, sizes: HistogramSizes) -> int:
+    """Return the bytes of a message; ValueError if there are no such tables."""
     seed = bytes(32)
     tables = Repetitions(question, terms, sizes.t, sizes.tables, sizes.cells, seed)
     sketch = _sketch(question, terms, sizes, seed.hex(), seed.hex())
     ring = Ring(tables.lanes + (sketch.ring.lanes if sketch else ()))
-    return -(-terms.moduli.nbytes(ring) * 8 // WORD_BITS)
+    return message_bytes(terms, ring)
 
 
 def _sketch(

@@ -28,9 +28,9 @@ from pydantic import Field, model_validator
 from protocol.description import (
     DELTA,
     EPSILON,
+    MESSAGE_BYTES,
     OPTIONS,
     THRESHOLD,
-    WORDS,
     Description,
     QuestionForm,
 )
@@ -59,9 +59,10 @@ from protocol.privacy.events import DpEvent, SkellamNoiseEvent
 from protocol.privacy.noise_shares import MAX_EVENTS, NoiseShares
 from protocol.privacy.parameters_for_budget import min_variance
 from protocol.privacy.release import Release
-from protocol.question_and_plan import WORD_BITS, Plan, SumQuestion, Terms
+from protocol.question_and_plan import Plan, SumQuestion, Terms
 from protocol.randomness import RandomWords
 from protocol.reference_mechanisms.count_sketch import MAX_ROWS, CountSketch, cell_modulus
+from protocol.round_sizes import message_bytes, vector_bytes
 from protocol.study_state import StudyState
 from secagg.ring import Lane, Ring, Vector
 
@@ -79,7 +80,7 @@ _PRIVATE_FORM: Final = QuestionForm(
     {"contribution": 1, "domain.kind": "listed"},
     (
         *(OPTIONS, replace(THRESHOLD, default="50"), EPSILON, DELTA),
-        replace(WORDS, default="96"),
+        MESSAGE_BYTES,
     ),
 )
 
@@ -128,9 +129,10 @@ class FrequencySketchPlan(Plan):
     release: Release | None = None
 
     @model_validator(mode="after")
-    def _fits_the_words(self) -> Self:
+    def _fits_the_message(self) -> Self:
         if self.width > _max_width(self.question, self.terms, self.release):
-            raise ValueError(f"rows of {self.width} do not fit in {self.question.words} words")
+            size = self.question.message_bytes
+            raise ValueError(f"rows of {self.width} do not fit in {size:,} bytes")
         return self
 
     @model_validator(mode="after")
@@ -144,8 +146,8 @@ class FrequencySketchPlan(Plan):
         if events > MAX_EVENTS:
             raise ValueError(
                 f"the noise of {self.question.rows} rows of {self.width:,} is too much for cohorts "
-                f"of {self.terms.minimum} devices: use a larger epsilon, fewer words or more "
-                "devices"
+                f"of {self.terms.minimum} devices: use a larger epsilon, a smaller "
+                "message or more devices"
             )
         return self
 
@@ -182,7 +184,7 @@ class FrequencySketchMechanism(SumMechanism[FrequencySketchQuestion, FrequencySk
     question_type = FrequencySketchQuestion
     plan_type = FrequencySketchPlan
     description = Description(
-        purpose="counts of a small domain; private with `epsilon`", cost="`words` per round"
+        purpose="counts of a small domain; private with `epsilon`", cost="`message_bytes` per round"
     )
 
     def aim(self, question: FrequencySketchQuestion, items: str) -> str:
@@ -206,9 +208,9 @@ class FrequencySketchMechanism(SumMechanism[FrequencySketchQuestion, FrequencySk
         width = _max_width(question, terms, release)
         if width < 2:
             q = _modulus(question, terms, release)
-            smallest = Lane(q, 2 * question.rows)
-            needed = -(-8 * terms.moduli.lane_bytes(smallest) // WORD_BITS)
-            raise ValueError(f"{question.words} words are too few: {needed} words are needed")
+            needed = message_bytes(terms, Ring((Lane(q, 2 * question.rows),)))
+            size = question.message_bytes
+            raise ValueError(f"message_bytes {size:,} are too few: {needed:,} are needed")
         return {"width": width, "release": release}
 
     def noise_shares(self, plan: FrequencySketchPlan, contacted: int) -> NoiseShares | None:
@@ -348,7 +350,8 @@ def _max_count(question: SumQuestion, terms: Terms, release: Release | None) -> 
 
 def _max_width(question: FrequencySketchQuestion, terms: Terms, release: Release | None) -> int:
     q = _modulus(question, terms, release)
-    return terms.moduli.max_length(q, question.nbytes) // question.rows
+    nbytes = vector_bytes(terms, question.message_bytes, q)
+    return terms.moduli.max_length(q, nbytes) // question.rows
 
 
 def _modulus(question: FrequencySketchQuestion, terms: Terms, release: Release | None) -> int:

@@ -8,7 +8,7 @@ heavy if b / 2 lists or more have it. Two rules choose t, b and the room L0 of t
     theorem     t = max(1, tau / 2),  b = max(260, ceil(20 ln(40 m n R / (tau beta)))),
                 L0 = 2 m n / tau ln R: with probability 1 - beta, every item with a count of tau or
                 more over all rounds is heavy, and no item with a count of tau / 10 or less
-    practical   t = max(1, min(n m / L0, tau / 2)) with the largest table that the words hold,
+    practical   t = max(1, min(n m / L0, tau / 2)) with the largest table that the message holds,
                 b = 1, and an item is heavy if its *estimate* is tau or more. The analyst may give t
                 instead: with t = 1 all items are in the table
 
@@ -58,9 +58,10 @@ from protocol.mechanism import Answer, CohortSum, add_sums
 from protocol.mechanisms.iblt.sampled_table import (
     MAX_CELLS,
     SampledTable,
-    check_words,
+    check_message,
+    check_size,
     max_cells,
-    needed_words,
+    needed_bytes,
     sampled_table,
     worst_case_threshold,
 )
@@ -251,10 +252,9 @@ class SubsampledIbltPlan(Plan):
     tables: int = Field(ge=1, le=MAX_TABLES)
 
     @model_validator(mode="after")
-    def _fits_the_words(self) -> Self:
-        needed = needed_words(self.question, self.terms, self.t, self.cells, self.tables)
-        if needed > self.question.words:
-            raise ValueError(f"{needed} words do not fit in the {self.question.words} words")
+    def _fits_the_message(self) -> Self:
+        sizes = self.t, self.cells, self.tables
+        check_size(self.question, needed_bytes(self.question, self.terms, *sizes))
         sampled_table(self.question, self.terms, self.t, self.cells, bytes(32))
         return self
 
@@ -297,7 +297,7 @@ class SubsampledIblt(SampledCounts[SubsampledIbltQuestion, SubsampledIbltPlan]):
     question_type = SubsampledIbltQuestion
     description = Description(
         purpose="heavy hitters with one sampling threshold",
-        cost="`words` per round, 260 tables by theorem",
+        cost="`message_bytes` per round, 260 tables by theorem",
     )
     plan_type = SubsampledIbltPlan
 
@@ -310,14 +310,14 @@ class SubsampledIblt(SampledCounts[SubsampledIbltQuestion, SubsampledIbltPlan]):
                 question.threshold, question.beta, tokens, rounds
             )
             tables = question.repetitions or tables
-            needed = needed_words(question, terms, t, cells, tables)
-            if needed > question.words:
+            needed = needed_bytes(question, terms, t, cells, tables)
+            if needed > question.message_bytes:
                 raise ValueError(
-                    f"{question.words} words are too few: {tables} tables of {cells} cells, as "
-                    f"in the theorem, take {needed:,} words"
+                    f"message_bytes {question.message_bytes:,} are too few: {tables} tables of "
+                    f"{cells} cells, as in the theorem, take {needed:,}"
                 )
         else:
-            check_words(question, terms)
+            check_message(question, terms)
             practical = min(worst_case_threshold(question, terms), question.threshold / 2)
             t = question.t or max(1.0, practical)
             tables, cells = 1, max_cells(question, terms, t)

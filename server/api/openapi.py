@@ -41,7 +41,7 @@ _EXAMPLES: Final[dict[str, PublicModel]] = {
                 "threshold": 20.0,
                 "contribution": 3,
                 "domain": Utf8(max_bytes=12),
-                "words": 5000,
+                "message_bytes": 20000,
             }
         ),
         terms=Terms(cohort_size=200, minimum=100, corrupt=0.1, dropout=0.2),

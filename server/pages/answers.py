@@ -145,7 +145,7 @@ def unresolved_keys(study: StudyView, sizes: Iterable[RoundSize]) -> str:
     most = f"at most {largest:,}" if largest else "there was no room for any"
     return (
         f"{key} was not fetched. {limit}; in this study {most}. A clone with more rounds, more "
-        "words per device, or a smaller limit of bytes of an item fetches more of them."
+        "bytes per device, or a smaller limit of bytes of an item fetches more of them."
     )
 
 

@@ -8,9 +8,9 @@ from typing import Final, Literal, TypeAlias
 from fastapi import Request, Response
 
 from protocol.api.messages import CohortView, RoundView
-from protocol.api.one_shot import message_bytes
 from protocol.api.phases import REPORTS, Phase, sum_protocol
 from protocol.committee_terms import AnyCommitteeTerms, VolunteerTerms
+from protocol.device_policy.sizes_and_losses import upload_bytes
 from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan
 from protocol.question_and_plan import Terms
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES
@@ -269,7 +269,7 @@ def _dropouts(phases: tuple[PhaseProgress, ...]) -> Iterator[PhaseDropouts]:
 def _sent_bytes(cohort: CohortView, plan: AnyPlan, nbytes: int) -> Iterator[tuple[str, int]]:
     """Yield the largest size of each message of a device, as far as its holders are known."""
     if plan.terms.is_one_shot:
-        yield "shares of the table for the committee", message_bytes(plan)
+        yield "shares of the table for the committee", upload_bytes(plan)
         return
     yield "keys and signature", 3 * KEY_BYTES + SIGNATURE_BYTES
     if cohort.holders:

@@ -28,10 +28,16 @@ SEGMENT_DOMAIN = {"kind": "hashed-product", "segments": ["a", "b"], "max_bytes":
 INTERVAL = {"kind": "interval", "low": 0, "high": 9, "alpha": 10, "length": 1}
 TRIE = {"kind": "utf8", "max_bytes": 2}
 QUESTIONS: dict[str, dict[str, Any]] = {
-    "items": {"mechanism": "tracked", "domain": LISTED_DOMAIN, "words": 900},
-    "parts": {"mechanism": "tracked", "domain": SEGMENT_DOMAIN, "words": 900},
-    "sums": {"mechanism": "number-sums", "domain": INTERVAL, "words": 900},
-    "trie": {"mechanism": "triehh", "domain": TRIE, "words": 9000, "epsilon": 1, "delta": 1e-6},
+    "items": {"mechanism": "tracked", "domain": LISTED_DOMAIN, "message_bytes": 3324},
+    "parts": {"mechanism": "tracked", "domain": SEGMENT_DOMAIN, "message_bytes": 3324},
+    "sums": {"mechanism": "number-sums", "domain": INTERVAL, "message_bytes": 3324},
+    "trie": {
+        "mechanism": "triehh",
+        "domain": TRIE,
+        "message_bytes": 19_524,
+        "epsilon": 1,
+        "delta": 1e-6,
+    },
 }
 COUNT = {"estimate": 9.0, "standard_error": 1.0, "low": 8.0, "high": 10.0}
 HITTERS = [COUNT | {"item": text} for text in (TEXT, f"{TEXT}2", "a\n9,999  forged", "#" + TEXT)]

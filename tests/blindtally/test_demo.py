@@ -45,7 +45,7 @@ from secagg.ring import Vector
 from tests.support.views import NOON, cohort_document, round_document, study_document
 
 SETUP_OPTIONS: dict[str, Any] = {"devices": 12, "rounds": 1, "dropout": 0.1, "seed": 1}
-SETUP_OPTIONS |= {"threshold": 3, "contribution": 2, "words": None}
+SETUP_OPTIONS |= {"threshold": 3, "contribution": 2, "message_bytes": None}
 SMALL_DEMO_OPTIONS = ["--devices", "12", "--rounds", "2", "--seed", "3"]
 
 
@@ -79,7 +79,7 @@ def test_the_demo_finds_heavy_hitters_and_writes_everything_down(tmp_path: Path)
     assert results == json.loads((out / "results.json").read_text())
     assert results["sums_exact"] is True
     assert len(results["thresholds"]) == 2
-    assert {"f1", "precision", "recall", "words", "rounds_decoded"} <= results.keys()
+    assert {"f1", "precision", "recall", "rounds_decoded"} <= results.keys()
     assert results["sum"] == "pairwise"
     assert sum(results["dropouts"].values()) == 2  # one of twelve in each round
     for result in results["rounds"]:
@@ -93,8 +93,8 @@ def test_the_demo_finds_heavy_hitters_and_writes_everything_down(tmp_path: Path)
     [
         (["--dropout", "0.4"], "corrupt + 2 dropout is 1.10"),
         (["--devices", "8000", "--rounds", "2"], "the data has 8,812"),
-        (["--words", "20"], "words are too few"),
-        (["--words", "4000000"], "the devices of this demo would refuse"),
+        (["--message-bytes", "20"], "message_bytes 20 are too few"),
+        (["--message-bytes", "8000000"], "the devices of this demo would refuse"),
         (["--out", "."], "not empty"),
     ],
 )

@@ -15,7 +15,7 @@ import pytest
 from blindtally import Device, DeviceState, LocalService, Tracked, Utf8, take_part
 from client.device.driver import EndState
 
-QUESTION = Tracked(threshold=3, contribution=2, domain=Utf8(max_bytes=16), words=2000)
+QUESTION = Tracked(threshold=3, contribution=2, domain=Utf8(max_bytes=16), message_bytes=5784)
 
 
 def an_app_takes_part_among_a_crowd(service: LocalService) -> None:

@@ -27,7 +27,7 @@ from blindtally.cli import app
 from blindtally.demo import server_process
 
 registrar = Identity.generate(Random(1))
-question = Tracked(threshold=5, contribution=1, domain=Utf8(max_bytes=16), words=2000)
+question = Tracked(threshold=5, contribution=1, domain=Utf8(max_bytes=16), message_bytes=5784)
 policy = Policy(min_cohort=4, registrar=registrar.public)
 stop = server_process.ServerProcess.stop
 

@@ -57,7 +57,11 @@ def processes() -> Iterator[Executor]:
 def played(fleet: Any, executor: RoundExecutor, chunk: int | None = 7, **options: Any) -> list[Any]:
     """Return the outcomes of a study in which devices clip, drop out and sample."""
     how = options.pop("how", {})
-    asked = {"mechanism": "triehh" if how else "adaptive-iblt", "threshold": 5, "words": 3000}
+    asked = {
+        "mechanism": "triehh" if how else "adaptive-iblt",
+        "threshold": 5,
+        "message_bytes": 7524,
+    }
     domain = Alphabet(characters="abcdef", length=2)
     question = parse_question(asked | {"contribution": 3, "domain": domain} | how)
     rounds = fleet.rounds([36] * 2, question.contribution, np.random.default_rng(1), 9, chunk)

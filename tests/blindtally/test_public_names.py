@@ -232,7 +232,8 @@ def items(rows: ResultTable[HeavyHitter]) -> list[str]:
 
 
 def ask() -> list[str]:
-    question = Tracked(threshold=20, contribution=3, domain=Hashed(max_bytes=200), words="auto")
+    domain = Hashed(max_bytes=200)
+    question = Tracked(threshold=20, contribution=3, domain=domain, message_bytes="auto")
     with Analyst(URL) as analyst:
         goal = QualityGoal(precision=0.9, recall=0.9)
         study = analyst.create("words", question, devices=200, stop_at=goal)

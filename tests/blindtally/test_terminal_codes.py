@@ -52,7 +52,7 @@ _ESCAPED: Final = re.compile(r"\\(x1b|u001b|u202e)")
 URL: Final = "{url}"
 PATH_TEXT: Final = TEXT.replace("/", "").replace("\0", "")
 NO_FILE: Final = f"{{folder}}/{PATH_TEXT}"
-SMALL_STUDY: Final = ["--devices", "16", "--threshold", "5", "--words", "900"]
+SMALL_STUDY: Final = ["--devices", "16", "--threshold", "5", "--message-bytes", "4500"]
 NEW_STUDY: Final = ["x", *SMALL_STUDY, "--url", URL]
 # Commands that repeat no text but those of the package.
 OWN_TEXT_COMMANDS: Final = {("mechanisms",), ("logout",)}
@@ -275,7 +275,7 @@ def test_no_code_that_devices_hold_reaches_the_terminals_of_a_real_service(
         writer.writerow(["user", "item"])
         writer.writerows([user, code] for user in range(12) for code in codes)
     question = TrackedQuestion(
-        threshold=5, contribution=len(codes), domain=Utf8(max_bytes=24), words=40_000
+        threshold=5, contribution=len(codes), domain=Utf8(max_bytes=24), message_bytes=81_524
     )
     terms = Terms(cohort_size=12, minimum=8, corrupt=0.1, dropout=0.2)
     with on_a_port(tmp_path, is_open=False) as server, Analyst(server.url, server.key) as analyst:

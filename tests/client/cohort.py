@@ -70,12 +70,14 @@ from tests.support.views import round_document
 N = 9
 STUDY = "study-1"
 TERMS = Terms(cohort_size=N, minimum=8, corrupt=0.1, dropout=0.3)
-QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=4, domain=Utf8(max_bytes=6), words=1500)
+QUESTION = AdaptiveIbltQuestion(
+    threshold=5, contribution=4, domain=Utf8(max_bytes=6), message_bytes=8000
+)
 EVERY_ROUND_QUESTION = TrieHhQuestion(
     threshold=5,
     contribution=1,
     domain=Utf8(max_bytes=6),
-    words=2**16,
+    message_bytes=132_856,
     stride=2,
     epsilon=1,
     delta=1e-6,

@@ -23,7 +23,7 @@ DEVICES = 10
 REQUEST = StudyRequest(
     name="words",
     question=AdaptiveIbltQuestion(
-        threshold=5, contribution=4, domain=Utf8(max_bytes=6), words=1500
+        threshold=5, contribution=4, domain=Utf8(max_bytes=6), message_bytes=4784
     ),
     terms=Terms(cohort_size=DEVICES, minimum=8, corrupt=0.1, dropout=0.3),
     rounds=2,

@@ -34,10 +34,10 @@ from tests.support.views import round_document
 MAX_BYTES = 50e6
 STUDY = "study-1"
 DOMAIN = Hashed(max_bytes=4096)
-QUESTION = TrackedQuestion(threshold=50, contribution=3, domain=DOMAIN, words=2**17)
+QUESTION = TrackedQuestion(threshold=50, contribution=3, domain=DOMAIN, message_bytes=266_528)
 TERMS = Terms(cohort_size=100, minimum=80, corrupt=0.1, dropout=0.2)
 PLAN = MECHANISMS["tracked"].first_plan(QUESTION, TERMS, STUDY, 9, Random(1)).model_dump()
-ROOMY = QUESTION.model_dump() | {"words": 2**26}
+ROOMY = QUESTION.model_dump() | {"message_bytes": 134_217_728}
 NAMES = [f"#{number:010x}" for number in range(60_000)]
 
 

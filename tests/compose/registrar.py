@@ -12,7 +12,9 @@ from tests.compose.project import Compose, Unproved, say
 
 PROFILE = "--profile=registrar"
 _START_SECONDS = 60
-_QUESTION = AdaptiveIbltQuestion(threshold=9, contribution=2, domain=Utf8(max_bytes=6), words=1500)
+_QUESTION = AdaptiveIbltQuestion(
+    threshold=9, contribution=2, domain=Utf8(max_bytes=6), message_bytes=4264
+)
 _POST = """
 import sys, urllib.request
 request = urllib.request.Request(

@@ -124,7 +124,7 @@ def test_errors_add_up_where_hashes_stay_and_cancel_where_they_are_fresh() -> No
 def test_our_mechanism_runs_on_counts_as_on_devices() -> None:
     people, rng = population(100), np.random.default_rng(6)
     rounds = list(people.rounds(5, 3000, rng))
-    question = adaptive_question(people, 50, 4000, "steady")
+    question = adaptive_question(people, 50, 4000, "steady", 3000)
     estimates, loads = run_adaptive_iblt(people, rounds, question, 3000, rng)
     assert all(table.is_read for table in loads)
     assert loads[-1].t == 1
@@ -309,7 +309,7 @@ def test_the_rows_alone_need_no_picture(words: Path, tmp_path: Path) -> None:
             ["fig1", "--data", "{words}", *SMALL_STUDY, "--rounds", 1, "--out", "/nowhere/x.svg"],
             "cannot",
         ),
-        (["rules", "--data", "{words}", "--words", 8, "--rounds", 2], "words are needed"),
+        (["rules", "--data", "{words}", "--words", 8, "--rounds", 2], "are needed"),
     ],
 )
 def test_a_mistake_is_reported_in_a_line(words: Path, options: list[object], fault: str) -> None:

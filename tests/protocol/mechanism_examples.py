@@ -81,21 +81,25 @@ class Example:
 
 def iblt(contribution: int, t: float, domain: Alphabet | Utf8, **mode: Any) -> Example:
     question = AdaptiveIbltQuestion(
-        threshold=5, contribution=contribution, domain=domain, words=3000, **mode
+        threshold=5, contribution=contribution, domain=domain, message_bytes=8304, **mode
     )
     return Example(question, {"t": t, "cells": 204})
 
 
 def subsampled(contribution: int, threshold: float, **rule: Any) -> Example:
     question = SubsampledIbltQuestion(
-        threshold=threshold, contribution=contribution, domain=LETTERS, words=60_000, **rule
+        threshold=threshold,
+        contribution=contribution,
+        domain=LETTERS,
+        message_bytes=122_304,
+        **rule,
     )
     return Example(question)
 
 
 def tracked(contribution: int, t: float, *items: str, **mode: Any) -> Example:
     question = TrackedQuestion(
-        threshold=5, contribution=contribution, domain=LETTERS, words=3000, **mode
+        threshold=5, contribution=contribution, domain=LETTERS, message_bytes=8304, **mode
     )
     first = SUM_MECHANISMS["tracked"].first_plan(question, TERMS, "laws", 30, random.Random(1))
     seen = [Estimate(item, 60.0, 0.0) for item in items]
@@ -107,7 +111,11 @@ def tracked(contribution: int, t: float, *items: str, **mode: Any) -> Example:
 
 def histogram(contribution: int, threshold: float, **rule: Any) -> Example:
     question = ApproximateHistogramQuestion(
-        threshold=threshold, contribution=contribution, domain=LETTERS, words=60_000, **rule
+        threshold=threshold,
+        contribution=contribution,
+        domain=LETTERS,
+        message_bytes=122_304,
+        **rule,
     )
     return Example(question)
 
@@ -118,7 +126,7 @@ def sketch(kind: FrequencySketchName, contribution: int, hashes: int) -> Example
         threshold=5,
         contribution=contribution,
         domain=LETTERS,
-        words=300,
+        message_bytes=2904,
         rows=hashes,
     )
     is_biased = kind == "count-median"
@@ -135,7 +143,7 @@ def noisy_sketch(kind: FrequencySketchName) -> Example:
 def trie(mode: str, **own: Any) -> Example:
     asked = {"mode": mode, "epsilon": 8, "delta": 0.6, "stride": 2, "every_round": False} | own
     question = TrieHhQuestion.model_validate(
-        {"threshold": 1, "contribution": 1, "domain": LETTERS, "words": 3000} | asked
+        {"threshold": 1, "contribution": 1, "domain": LETTERS, "message_bytes": 8304} | asked
     )
     return Example(question, influence=two_votes, is_private=True)
 
@@ -150,7 +158,7 @@ def tabled() -> Example:
 def hierarchy(mode: str, **own: Any) -> Example:
     asked = {"mode": mode, "epsilon": 8, "delta": 0.6} | own
     question = HierarchicalHistogramQuestion.model_validate(
-        {"threshold": 1, "domain": LETTERS, "words": 3000} | asked
+        {"threshold": 1, "domain": LETTERS, "message_bytes": 8304} | asked
     )
     return Example(question, influence=two_votes, is_private=True)
 
@@ -159,7 +167,7 @@ def numbers() -> Example:
     pairs = tuple(a + b for a in "abcdefgh" for b in "abcdefgh")
     interval = NumericInterval(low=-2, high=6, alpha=10, length=2)
     question = NumberSumsQuestion(
-        threshold=1, domain=Product(segments=pairs, inner=interval), words=2000
+        threshold=1, domain=Product(segments=pairs, inner=interval), message_bytes=6304
     )
     return Example(
         question,

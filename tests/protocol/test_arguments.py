@@ -13,7 +13,12 @@ from protocol.arguments import NamedFields
 from protocol.mechanisms.registry import MECHANISMS, parse_question
 
 PUBLIC = [name for name in blindtally.__all__ if isinstance(getattr(blindtally, name), NamedFields)]
-WELL_FORMED = {"threshold": 20, "contribution": 2, "domain": Utf8(max_bytes=8), "words": 90}
+WELL_FORMED = {
+    "threshold": 20,
+    "contribution": 2,
+    "domain": Utf8(max_bytes=8),
+    "message_bytes": 1574,
+}
 
 
 def error_of(cls: type, *args: object, **fields: object) -> ArgumentsError:
@@ -35,12 +40,12 @@ def error_of(cls: type, *args: object, **fields: object) -> ArgumentsError:
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"threshold": 20}, "Tracked: missing: contribution, domain, words"),
+        ({"threshold": 20}, "Tracked: missing: contribution, domain, message_bytes"),
         (
             {"threshhold": 20},
             (
                 "Tracked: threshhold is not a field (did you mean threshold?); missing: "
-                "contribution, domain, words"
+                "contribution, domain, message_bytes"
             ),
         ),
         (

@@ -17,7 +17,7 @@ QUESTION: dict[str, Any] = {
     "threshold": 10,
     "contribution": 1,
     "domain": {"kind": "utf8", "max_bytes": 2},
-    "words": 100,
+    "message_bytes": 1984,
 }
 SIZES: dict[str, Any] = {"cohort_size": 100, "minimum": 60}
 

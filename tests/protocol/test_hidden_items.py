@@ -98,7 +98,7 @@ def test_one_device_with_a_hidden_item_changes_nothing_that_is_published(
 
     The plans of `tracked` list items that are counted next, so only the last round has the item.
     """
-    fields = {"mechanism": name, "threshold": 10, "contribution": 3, "words": 4000}
+    fields = {"mechanism": name, "threshold": 10, "contribution": 3, "message_bytes": 12_384}
     question = question_of(fields)
     rounds = [[dict.fromkeys(sorted(items), 1) for items in devices] for devices in held]
     rounds[-1].append({})
@@ -127,7 +127,7 @@ def test_one_device_with_a_hidden_item_changes_nothing_that_is_published(
 @pytest.mark.parametrize("name", RELATED)
 def test_one_device_that_lies_shows_whether_another_one_holds_an_item(name: str, lie: int) -> None:
     """The threat model states this limit of the rule of five; the liar adds `lie` samples."""
-    fields = {"mechanism": name, "threshold": 5, "contribution": 1, "words": 4000}
+    fields = {"mechanism": name, "threshold": 5, "contribution": 1, "message_bytes": 12_384}
     question = question_of(fields)
     mechanism = SUM_MECHANISMS[name]
     plan = mechanism.first_plan(question, TERMS, "study", 1, Random(1)).model_copy(
@@ -154,7 +154,7 @@ def test_devices_of_cohorts_that_are_left_out_do_not_count_among_the_five(
 ) -> None:
     """The count of four devices is scaled to 5.3, because a cohort that lies is left out."""
     terms = Terms(cohort_size=100, minimum=50, cohorts=4)
-    fields = {"mechanism": name, "threshold": 10, "contribution": 1, "words": 4000}
+    fields = {"mechanism": name, "threshold": 10, "contribution": 1, "message_bytes": 12_384}
     question = question_of(fields)
     mechanism, sums = SUM_MECHANISMS[name], []
     plan = mechanism.first_plan(question, terms, "study", 1, Random(1))

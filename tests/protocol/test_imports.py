@@ -14,7 +14,8 @@ from protocol.domains.strings import Utf8
 from protocol.question_and_plan import Terms
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
 
-question = AdaptiveIbltQuestion(threshold=5, contribution=2, domain=Utf8(max_bytes=5), words=900)
+domain = Utf8(max_bytes=5)
+question = AdaptiveIbltQuestion(threshold=5, contribution=2, domain=domain, message_bytes=3194)
 terms, mechanism = Terms(cohort_size=10, minimum=5), AdaptiveIblt()
 plan = mechanism.first_plan(question, terms, "study", 1, Random(1))
 mechanism.encode(plan, {"apple": 2}, seeded_words(np.random.default_rng(1)))

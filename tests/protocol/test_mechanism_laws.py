@@ -10,7 +10,7 @@ plan        comes back from JSON, with the same digest; each round's seed is fre
 influence   one device changes an answer by no more than its bound
 width       no sum wraps, not even with full contributions of all devices
 claims      estimates are unbiased, with the reported variance
-words       too few are refused with the number that is needed, in a question and in a plan
+bytes       too few are refused with the number that is needed, in a question and in a plan
 
 Sketches, which know no items, keep two of these in another form. One device moves the estimates
 of other items too, each within the same bound; and the reported variance is above the true one,
@@ -33,8 +33,9 @@ from protocol.api.phases import Phase
 from protocol.histograms import Histogram, Histograms, clip, clip_histograms
 from protocol.mechanism import Answer
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, AnyQuestion
-from protocol.question_and_plan import WORD_BITS, Plan
+from protocol.question_and_plan import Plan
 from protocol.randomness import seeded_words
+from protocol.round_sizes import message_bytes
 from protocol.simulation.rounds import SecureCohort, sum_cohort
 from protocol.simulation.study import run_round
 from tests.examples import fewer
@@ -282,26 +283,27 @@ def test_one_devices_influence_is_bounded(example: Example, data: st.DataObject)
 
 
 @every_sum
-def test_too_few_words_are_refused_with_the_number_needed(example: Example) -> None:
-    def first_plan(words: int) -> None:
-        question = example.question.model_copy(update={"words": words})
+def test_too_few_bytes_are_refused_with_the_number_needed(example: Example) -> None:
+    def first_plan(size: int) -> None:
+        question = example.question.model_copy(update={"message_bytes": size})
         example.mechanism.first_plan(question, example.terms, "laws", 30, random.Random(1))
 
-    with pytest.raises(ValueError, match="1 words are too few") as refused:
+    with pytest.raises(ValueError, match="message_bytes 1 are too few") as refused:
         first_plan(1)
-    needed = int(re.findall(r"([\d,]+) words", str(refused.value))[-1].replace(",", ""))
+    needed = int(re.findall(r"(?:take|or|:) ([\d,]+)", str(refused.value))[-1].replace(",", ""))
     first_plan(needed)
-    with pytest.raises(ValueError, match=f"{needed - 1} words are too few"):
+    with pytest.raises(ValueError, match=f"message_bytes {needed - 1:,} are too few"):
         first_plan(needed - 1)
 
 
 @every_sum
-def test_a_plan_takes_the_words_of_its_vectors_and_no_fewer(example: Example) -> None:
+def test_a_plan_takes_the_bytes_of_its_message_and_no_fewer(example: Example) -> None:
     plan = example.plan()
-    fields, needed = plan.model_dump(), -(-example.mechanism.vector_bytes(plan) * 8 // WORD_BITS)
-    type(plan).model_validate(fields | {"question": fields["question"] | {"words": needed}})
-    with pytest.raises(ValidationError, match="words"):
-        type(plan).model_validate(fields | {"question": fields["question"] | {"words": needed - 1}})
+    fields, needed = plan.model_dump(), message_bytes(plan.terms, example.mechanism.ring(plan))
+    asked = fields.pop("question")
+    type(plan).model_validate(fields | {"question": asked | {"message_bytes": needed}})
+    with pytest.raises(ValidationError, match=r"bytes|message"):
+        type(plan).model_validate(fields | {"question": asked | {"message_bytes": needed - 1}})
 
 
 @every
@@ -363,15 +365,15 @@ def test_estimates_are_unbiased_with_the_reported_variance(example: Example) -> 
 # devices hash what they read: a change here is one of the protocol, with a migration that fails
 # what is running (`server/db/migrations`).
 DIGESTS = {
-    "adaptive-iblt, sampled": "5491ea42949dc8125e647cdb0d82c298",
-    "subsampled-iblt, two tables": "aec553d030c25436b1d03353814a860d",
-    "approximate-histogram, practical": "8682e110a3483ce9f06494c2da1ca266",
-    "count-median": "198930612b03ad862d4a79ed0772059a",
-    "count-sketch, one item each": "6ccdf0d225cf69870ba47f0af5df0222",
-    "hierarchical-histogram, in noise": "04644e9a5c28684c428fbdb1f2dd6c43",
-    "number-sums": "51ee53b595a5a5475cc6696a2e4db9fd",
-    "triehh, sampled": "55036b6c5cbd67ecc69233bcf5d5a221",
-    "tracked, some items": "44f3276e30ec7890757d41148a986b4a",
+    "adaptive-iblt, sampled": "b6c77d83bf706617526226fb73962996",
+    "subsampled-iblt, two tables": "153c6aee14120f4cbdfb0a79eea49af8",
+    "approximate-histogram, practical": "d3514de88395cbd86aeb74999a9c3bfc",
+    "count-median": "5a083e729142288b614f6fad382dbb6a",
+    "count-sketch, one item each": "707ccc36d5b35fb98fe7efa639c6dd9c",
+    "hierarchical-histogram, in noise": "350fc9ec63040ad819897e23099aeca0",
+    "number-sums": "4ea964898ae2f89920ac194a1a932e24",
+    "triehh, sampled": "fafda20b47802ab33a8123d50129a772",
+    "tracked, some items": "f7971edcb93692cf6969ba901658c132",
 }
 
 

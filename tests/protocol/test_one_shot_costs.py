@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from protocol.api.one_shot import message_bytes
+from protocol.device_policy.sizes_and_losses import upload_bytes
 from protocol.mechanisms.registry import SUM_MECHANISMS, parse_question
 from secagg.oneshot.field import suitable_prime
 from tests.support.one_shot_lanes import (
@@ -52,19 +52,19 @@ def test_sums_that_need_a_prime_above_2_26_are_refused_with_advice(
     mechanism: str, domain: dict[str, Any], contribution: int
 ) -> None:
     fields = {"mechanism": mechanism, "domain": domain, "contribution": contribution}
-    question = parse_question({"threshold": 10**6, "words": 60_000} | fields)
+    question = parse_question({"threshold": 10**6, "message_bytes": 121_784} | fields)
     terms = terms_of(100_000, "7 operators")
     with pytest.raises(ValueError, match="use fewer devices, a smaller contribution"):
         SUM_MECHANISMS[mechanism].first_plan(question, terms, "lanes", 6, Random(1))
 
 
 @pytest.mark.parametrize("committee", COMMITTEES)
-def test_the_plans_of_a_one_shot_study_fit_in_its_words(committee: str) -> None:
+def test_the_plans_of_a_one_shot_study_fill_its_message(committee: str) -> None:
     plans: list[Any] = plans_of("tracked, 1,000 devices", committee)
     assert len({len(SUM_MECHANISMS["tracked"].ring(plan).lanes) for plan in plans}) > 1
     for plan in plans:
-        nbytes = SUM_MECHANISMS["tracked"].vector_bytes(plan)
-        assert 0.97 * plan.question.nbytes < nbytes <= plan.question.nbytes
+        sent = upload_bytes(plan)
+        assert 0.96 * plan.question.message_bytes < sent <= plan.question.message_bytes
 
 
 @pytest.mark.parametrize("case", SMALL_CASES)
@@ -76,7 +76,7 @@ def test_a_message_has_shares_of_the_vector_and_some_bytes_of_proof(case: str) -
         bits = SUM_MECHANISMS[plan.mechanism].ring(plan).lanes[0].bits
         shares = parameters.members / parameters.packed_secrets * vector
         proof = 12 * (7 + bits / 8) + 7 * bits / 8 + parameters.members
-        assert message_bytes(plan) <= 128 + shares + proof
+        assert upload_bytes(plan) <= 128 + shares + proof
 
 
 @pytest.mark.parametrize("case", SMALL_CASES)
@@ -84,4 +84,4 @@ def test_the_largest_committee_can_share_all_lanes(case: str) -> None:
     for plan in plans_of(case, "300 of 1,000 volunteers"):
         smallest = plan.terms.moduli.min_prime
         assert SUM_MECHANISMS[plan.mechanism].ring(plan).lanes[0].q >= smallest
-        assert message_bytes(plan) > 0  # which refuses lanes that are not shared
+        assert upload_bytes(plan) > 0  # which refuses lanes that are not shared

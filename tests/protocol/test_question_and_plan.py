@@ -11,7 +11,9 @@ from protocol.question_and_plan import Terms
 from protocol.report_mechanism import REPORTS_SCOPE
 from secagg.keys import Identity
 
-QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=3, domain=Utf8(max_bytes=12), words=2000)
+QUESTION = AdaptiveIbltQuestion(
+    threshold=5, contribution=3, domain=Utf8(max_bytes=12), message_bytes=8384
+)
 TERMS = Terms(cohort_size=100, minimum=50)
 
 

@@ -194,7 +194,7 @@ def study_request(**changes: Any) -> dict[str, Any]:
             "threshold": 4,
             "contribution": 2,
             "domain": {"kind": "utf8", "max_bytes": 3},
-            "words": 2000,
+            "message_bytes": 5784,
         },
         "terms": {"cohort_size": 6, "minimum": 3, "corrupt": 0.17, "dropout": 0.34},
         "rounds": 1,
@@ -209,7 +209,7 @@ def histogram_request(high: float = 1) -> dict[str, Any]:
         "mechanism": "hierarchical-histogram",
         "threshold": 1,
         "domain": {"kind": "interval", "low": 0, "high": high, "alpha": 2, "length": 3},
-        "words": 200,
+        "message_bytes": 4000,
         "epsilon": 1,
         "delta": 1e-6,
     }

@@ -23,7 +23,7 @@ NUMBERS = {
     "mechanism": "hierarchical-histogram",
     "threshold": 1,
     "domain": {"kind": "interval", "low": 0, "high": 16, "alpha": 4, "length": 2},
-    "words": 400,
+    "message_bytes": 2584,
     "epsilon": 4,
     "delta": 0.1,
 }
@@ -82,11 +82,11 @@ LISTED_WORDS = {"kind": "listed", "items": ["ab", "c"]}
 HASHED = {"kind": "hashed", "max_bytes": 20}
 TEXT, SEGMENTS = {"kind": "utf8", "max_bytes": 4}, ["north", "south"]
 PAIRS = {"kind": "product", "segments": SEGMENTS, "inner": TEXT}
-TRACKED = {"mechanism": "tracked", "threshold": 10, "contribution": 1, "words": 1000}
-TRIE = WORDS | {"mechanism": "triehh", "contribution": 1, "words": 10_000}
+TRACKED = {"mechanism": "tracked", "threshold": 10, "contribution": 1, "message_bytes": 3784}
+TRIE = WORDS | {"mechanism": "triehh", "contribution": 1, "message_bytes": 21_784}
 OPTIONS = {"mechanism": "krr", "threshold": 10, "domain": LISTED_WORDS, "epsilon": 1}
 INTERVAL = {"domain": NUMBERS["domain"]}
-MEANS = {"mechanism": "number-sums", "words": 100} | INTERVAL
+MEANS = {"mechanism": "number-sums", "message_bytes": 1984} | INTERVAL
 
 
 @pytest.mark.parametrize(

@@ -42,10 +42,10 @@ DOMAIN = {
 # All mechanisms that promise the rule of five, with words for everything or for a sample, and the
 # round in which a device holds hidden items.
 STUDIES = [
-    *((mechanism, 3000, 2) for mechanism in RELATED),
-    ("adaptive-iblt", 150, 2),
-    ("subsampled-iblt", 150, 2),
-    ("tracked", 3000, ROUNDS),
+    *((mechanism, 10_000, 2) for mechanism in RELATED),
+    ("adaptive-iblt", 4824, 2),
+    ("subsampled-iblt", 4824, 2),
+    ("tracked", 10_000, ROUNDS),
 ]
 PAIR = "item=north:aa&item=south:ab"
 # What an analyst reads, by route. A new route fails the test until it is here or in `NO_ANSWERS`.
@@ -151,8 +151,8 @@ def holdings() -> list[list[dict[str, int]]]:
     return [[*(dict.fromkeys(pair, 1) for pair in held), {}] for held in rounds.tolist()]
 
 
-def request(mechanism: str, words: int) -> dict[str, Any]:
-    question = {"mechanism": mechanism, "threshold": 20, "contribution": 3, "words": words}
+def request(mechanism: str, size: int) -> dict[str, Any]:
+    question = {"mechanism": mechanism, "threshold": 20, "contribution": 3, "message_bytes": size}
     terms = {"cohort_size": 100, "minimum": 50, "corrupt": 0.1, "dropout": 0.2}
     return {
         "name": "words",
@@ -174,7 +174,7 @@ async def service(file: Path) -> AsyncIterator[Served]:
 def paths(study: str, other: str, number: int) -> Iterator[str]:
     names = {"study": study, "other": other, "number": number, "file_format": "csv"}
     for path, queries in READ.items():
-        for chart in ("items", "capacity", "words"):
+        for chart in ("items", "capacity", "bytes"):
             for query in queries if "{chart}" in path or chart == "items" else ():
                 yield path.format(**names, chart=chart) + query
 
@@ -202,16 +202,16 @@ def shows_plan(path: str) -> bool:
     )
 
 
-@pytest.mark.parametrize(("mechanism", "words", "with_item"), STUDIES)
+@pytest.mark.parametrize(("mechanism", "size", "with_item"), STUDIES)
 async def test_one_device_with_hidden_items_changes_no_byte_that_an_analyst_reads(
-    mechanism: str, words: int, with_item: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mechanism: str, size: int, with_item: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sums, held = PutSums(monkeypatch), holdings()
     answers = []
     for name in ("without", "with"):
         async with service(tmp_path / f"{name}.db") as served:
-            other = await served.create(**request(mechanism, 3000), start=True)
-            study = await served.create(**request(mechanism, words), start=True)
+            other = await served.create(**request(mechanism, 10_000), start=True)
+            study = await served.create(**request(mechanism, size), start=True)
             await sums.put(served, other, 1, held[0])
             read = []
             for number in range(1, ROUNDS + 1):

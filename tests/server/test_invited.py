@@ -12,7 +12,7 @@ WORDS = {
     "threshold": 1,
     "contribution": 1,
     "domain": {"kind": "alphabet", "characters": "-abc", "length": 2, "pad": "-"},
-    "words": 400,
+    "message_bytes": 2584,
     "epsilon": 30,
     "delta": 0.5,
     "theta": 4,

@@ -9,7 +9,7 @@ from tests.server.harness import STEPS, Served, play, sum_of, together
 async def test_strings_of_hashed_keys_are_fetched_through_the_service(served: Served) -> None:
     domain = {"kind": "hashed", "max_bytes": 20}
     asked = {"mechanism": "tracked", "threshold": 15, "contribution": 2, "domain": domain}
-    study = await served.create(question=asked | {"words": 4000}, rounds=3)
+    study = await served.create(question=asked | {"message_bytes": 8874}, rounds=3)
     for number in (1, 2, 3):
         await play(served, study, lost=((), (), (number,), (), ()), after=number - 1)
         view = await served.until_closed(study, number)
@@ -22,7 +22,12 @@ async def test_strings_of_hashed_keys_are_fetched_through_the_service(served: Se
 
 async def test_a_sketch_over_its_capacity_is_undecoded_and_invents_no_key(served: Served) -> None:
     """After a round in which little was held, the table is set for little; then much comes."""
-    asked = {"mechanism": "adaptive-iblt", "threshold": 4, "contribution": 60, "words": 300}
+    asked = {
+        "mechanism": "adaptive-iblt",
+        "threshold": 4,
+        "contribution": 60,
+        "message_bytes": 1474,
+    }
     asked["domain"] = {"kind": "utf8", "max_bytes": 3}
     study = await served.create(question=asked, rounds=2)
     held: set[str] = {"ab"}
@@ -58,7 +63,7 @@ async def test_a_sketch_over_its_capacity_is_undecoded_and_invents_no_key(served
 
 async def test_a_round_does_not_show_that_one_device_holds_an_item(served: Served) -> None:
     domain = {"kind": "listed", "items": ["rare", "nobody has it"]}
-    asked = {"mechanism": "adaptive-iblt", "threshold": 5, "contribution": 1, "words": 600}
+    asked = {"mechanism": "adaptive-iblt", "threshold": 5, "contribution": 1, "message_bytes": 2074}
     study = await served.create(question=asked | {"domain": domain}, rounds=2)
     for number, holders, distinct in ((1, 1, 0.0), (2, 5, 1.0)):
         devices = await served.join(study, 6, number - 1)

@@ -11,7 +11,7 @@ from tests.server.pages.browsing import page_of
 
 INTERVAL = {"kind": "interval", "low": -0.5, "high": 99.5, "alpha": 10, "length": 2}
 SEGMENTED = {"kind": "product", "segments": ["north", "south", "west"], "inner": INTERVAL}
-ASKED = {"mechanism": "number-sums", "threshold": 2, "domain": SEGMENTED, "words": 100}
+ASKED = {"mechanism": "number-sums", "threshold": 2, "domain": SEGMENTED, "message_bytes": 1074}
 TERMS = study_request()["terms"]
 ROUNDS = (  # the rounds of a study: the items of their devices
     ("north:3", "north:5", "south:90", "south:94", "west:7", None),

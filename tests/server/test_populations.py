@@ -21,7 +21,7 @@ QUESTION = {
     "threshold": 10,
     "contribution": 1,
     "domain": {"kind": "utf8", "max_bytes": 3},
-    "words": 9000,
+    "message_bytes": 18_874,
     "epsilon": 1.2,
     "delta": 1e-5,
     "mode": "noise",

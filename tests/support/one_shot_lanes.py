@@ -12,6 +12,7 @@ import numpy as np
 from protocol.committee_terms import AnyCommitteeTerms, CommitteeTerms, VolunteerTerms
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, parse_question
 from protocol.question_and_plan import Terms
+from protocol.round_sizes import message_bytes_of
 from protocol.simulation.study import run_study
 from secagg.keys import Identity
 
@@ -28,10 +29,10 @@ LETTERS = {"kind": "alphabet", "characters": "abcdefgh", "length": 3, "pad": "a"
 NUMBERS = {"kind": "interval", "low": 0, "high": 100, "alpha": 10, "length": 3}
 TRACKED = {"mechanism": "tracked", "domain": WORDS}
 CASES: Mapping[str, tuple[int, dict[str, Any]]] = {  # devices of a round, and fields
-    "tracked, 60 devices": (60, TRACKED | {"words": 367}),
-    "tracked, 1,000 devices": (1_000, TRACKED | {"words": 367}),
-    "tracked, 1,000 devices, 1,000 words": (1_000, TRACKED | {"words": 1_000}),
-    "tracked, 10,000 devices": (10_000, TRACKED | {"words": 5_000}),
+    "tracked, 60 devices": (60, TRACKED | {"vector": 734}),
+    "tracked, 1,000 devices": (1_000, TRACKED | {"vector": 734}),
+    "tracked, 1,000 devices, 1,000 words": (1_000, TRACKED | {"vector": 2_000}),
+    "tracked, 10,000 devices": (10_000, TRACKED | {"vector": 10_000}),
     "adaptive-iblt": (1_000, {"mechanism": "adaptive-iblt", "domain": WORDS}),
     "subsampled-iblt": (1_000, {"mechanism": "subsampled-iblt", "domain": WORDS}),
     "approximate-histogram": (1_000, {"mechanism": "approximate-histogram", "domain": WORDS}),
@@ -61,7 +62,7 @@ def plans_of(case: str, committee: str | None) -> list[Any]:
     """Return the plans of a case: the first, and for `tracked` those of all rounds."""
     devices, own = CASES[case]
     terms, mechanism = terms_of(devices, committee), SUM_MECHANISMS[own["mechanism"]]
-    question = parse_question(_fields(own, devices))
+    question = parse_question(_fields(own, terms))
     if own["mechanism"] != "tracked":
         return [mechanism.first_plan(question, terms, "lanes", ROUNDS, Random(1))]
     rng = np.random.default_rng(1)
@@ -70,9 +71,11 @@ def plans_of(case: str, committee: str | None) -> list[Any]:
     return [outcome.plan for outcome in outcomes]
 
 
-def _fields(own: dict[str, Any], devices: int) -> dict[str, Any]:
-    tokens = devices * CONTRIBUTION * ROUNDS
-    shared: dict[str, Any] = {"threshold": max(10, tokens // 300), "words": 2_000}
+def _fields(own: dict[str, Any], terms: Terms) -> dict[str, Any]:
+    tokens = terms.cohort_size * CONTRIBUTION * ROUNDS
+    size, own = message_bytes_of(terms, own.get("vector", 4_000)), own | {}
+    own.pop("vector", None)
+    shared: dict[str, Any] = {"threshold": max(10, tokens // 300), "message_bytes": size}
     if own["mechanism"] in ("triehh", "hierarchical-histogram"):
         return shared | {"contribution": 1, "epsilon": 4, "delta": 1e-6} | own
     return shared | {"contribution": 1 if own["domain"] is NUMBERS else CONTRIBUTION} | own

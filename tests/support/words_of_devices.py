@@ -88,7 +88,12 @@ def first_plan(devices: int, epsilon: float) -> TrieHhPlan:
     cohort = min(devices, _MAX_COHORT_SIZE)
     terms = Terms(cohort_size=cohort, minimum=cohort // 2, cohorts=-(-devices // cohort))
     question = TrieHhQuestion(
-        threshold=1, contribution=1, domain=WORD_DOMAIN, words=2**16, epsilon=epsilon, delta=DELTA
+        threshold=1,
+        contribution=1,
+        domain=WORD_DOMAIN,
+        message_bytes=132_856,
+        epsilon=epsilon,
+        delta=DELTA,
     )
     return _TRIE.first_plan(question, terms, "benchmark", question.levels, random.Random(1))
 

@@ -15,7 +15,11 @@ def _plan(**changes: Any) -> dict[str, Any]:
     terms = {"cohort_size": 100, "minimum": 50, "cohorts": 1, "corrupt": 0.15, "dropout": 0.2}
     terms |= {"sigma": 40, "eta": 30, "registrar": None, "sum": "pairwise", "committee": None}
     question = {"mechanism": "adaptive-iblt", "threshold": 20.0, "contribution": 3}
-    question |= {"domain": {"kind": "utf8", "max_bytes": 12}, "confidence": 0.5, "words": 2000}
+    question |= {
+        "domain": {"kind": "utf8", "max_bytes": 12},
+        "confidence": 0.5,
+        "message_bytes": 10_000,
+    }
     question |= {"hash_bits": 7, "rule": "steady"}
     plan = {"mechanism": "adaptive-iblt", "question": question, "study": "study", "round": 1}
     plan |= {"rounds": 3, "terms": terms, "seed": _SEED, "t": 1.4634146341463414, "cells": 270}

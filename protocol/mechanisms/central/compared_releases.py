@@ -30,7 +30,7 @@ from secagg.ring import Lane
 RELEASE_MODES: tuple[ReleaseMode, ...] = ("sample-threshold", "noise", "both")
 _MAX_USERS = 10**9
 _INVITATION_MARGIN_DEVIATIONS = 10
-_VECTOR_WORDS = 2**16
+_MESSAGE_BYTES = 2**17
 _EXAMPLE_PREFIXES = 100  # of a level whose size is shown
 _EXAMPLE_DOMAIN = Alphabet(characters="\0abcdefghijklmnopqrstuvwxyz", length=10, pad="\0")
 
@@ -73,7 +73,7 @@ def _best_design_of(
     mode: ReleaseMode, users: int, epsilon: float, delta: float, levels: int, items: int
 ) -> ReleaseDesign:
     fields = {"threshold": 1, "contribution": items, "domain": _EXAMPLE_DOMAIN, "mode": mode}
-    fields |= {"words": _VECTOR_WORDS, "epsilon": epsilon, "delta": delta}
+    fields |= {"message_bytes": _MESSAGE_BYTES, "epsilon": epsilon, "delta": delta}
     question = TrieHhQuestion.model_validate(fields)
     evaluation = _evaluate(question, users, levels)
     release, variance = evaluation.release, evaluation.variance

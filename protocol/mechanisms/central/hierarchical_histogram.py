@@ -32,9 +32,9 @@ from protocol.description import (
     EPSILON,
     HIGHEST_VALUE,
     LOWEST_VALUE,
+    MESSAGE_BYTES,
     RELEASE_GUARANTEE,
     RELEASE_MODE,
-    WORDS,
     AnswerKind,
     Description,
     FormField,
@@ -73,8 +73,9 @@ from protocol.privacy.release import ReleaseMode
 from protocol.quantiles.cdf import EmptyTreeError, Estimator
 from protocol.quantiles.complete_tree import CompleteTree, leaf_variance
 from protocol.quantiles.distribution import Distribution
-from protocol.question_and_plan import WORD_BITS, Terms
+from protocol.question_and_plan import Terms
 from protocol.randomness import RandomWords
+from protocol.round_sizes import message_bytes
 from protocol.study_state import StudyState
 from secagg.ring import Lane, Ring, Vector
 
@@ -123,8 +124,8 @@ class HierarchicalHistogramPlan(ReleasePlan):
     question: HierarchicalHistogramQuestion
 
     @model_validator(mode="after")
-    def _fits_the_words(self) -> Self:
-        _check_words(self.question, self.terms, self.cell_modulus)
+    def _fits_the_message(self) -> Self:
+        _check_message(self.question, self.terms, self.cell_modulus)
         self.check_noise(self.cells)
         return self
 
@@ -148,12 +149,13 @@ class HierarchicalHistogram(
 
     name = "hierarchical-histogram"
     question_type = HierarchicalHistogramQuestion
-    presets = MappingProxyType({"delta": 1e-6, "words": 2**18})
+    presets = MappingProxyType({"delta": 1e-6})
+    simulated_words = 2**18
     simulated_rounds = 1
     plan_type = HierarchicalHistogramPlan
     description = Description(
         purpose="quantiles, ranges and ranks of numbers, in one round",
-        cost="`words` per round: a number for every prefix",
+        cost="`message_bytes` per round: a number for every prefix",
         guarantee=RELEASE_GUARANTEE,
         form=QuestionForm(
             "Distribution of numbers",
@@ -168,7 +170,7 @@ class HierarchicalHistogram(
                 FormField(
                     "question.domain.length", "Levels", "4", hint="There are branches^levels bins."
                 ),
-                *(EPSILON, DELTA, RELEASE_MODE, WORDS),
+                *(EPSILON, DELTA, RELEASE_MODE, MESSAGE_BYTES),
             ),
         ),
     )
@@ -209,7 +211,7 @@ class HierarchicalHistogram(
         self, question: HierarchicalHistogramQuestion, terms: Terms, rounds: int
     ) -> dict[str, Any]:
         release = design_release(question, terms, _release_count(question, rounds), rounds)
-        _check_words(question, terms, cell_modulus(release, terms))
+        _check_message(question, terms, cell_modulus(release, terms))
         return {"release": release}
 
     def ring(self, plan: HierarchicalHistogramPlan) -> Ring:
@@ -322,11 +324,11 @@ def _release_count(question: HierarchicalHistogramQuestion, rounds: int) -> int:
     return question.max_votes * (rounds if question.every_round else 1)
 
 
-def _check_words(question: HierarchicalHistogramQuestion, terms: Terms, q: int) -> None:
-    nbytes = terms.moduli.lane_bytes(Lane(q, question.cells))
-    if nbytes > question.nbytes:
+def _check_message(question: HierarchicalHistogramQuestion, terms: Terms, q: int) -> None:
+    needed = message_bytes(terms, Ring((Lane(q, question.cells),)))
+    if needed > question.message_bytes:
         raise ValueError(
-            f"{question.words} words are too few: {question.cells:,} cells of all "
-            f"{question.digits.width} levels, {terms.moduli.element_bits(q):.3g} bits each, take "
-            f"{-(-8 * nbytes // WORD_BITS):,} words; use more words or fewer digits"
+            f"message_bytes {question.message_bytes:,} are too few: {question.cells:,} cells of "
+            f"all {question.digits.width} levels, {terms.moduli.element_bits(q):.3g} bits each, "
+            f"take {needed:,} bytes; use more, or fewer digits"
         )

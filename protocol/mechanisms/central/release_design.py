@@ -16,6 +16,7 @@ from protocol.privacy.parameters_for_budget import best_design, min_variance
 from protocol.privacy.release import Release
 from protocol.privacy.skellam import tail_quantile
 from protocol.question_and_plan import Terms
+from protocol.round_sizes import vector_bytes
 
 _DESIGN_DEVICES = 10**6  # devices for which p is computed; the best p does not depend on them
 _DEFAULT_VOTE_PROBABILITY = 0.25  # of mode both, if the question does not give one
@@ -49,10 +50,10 @@ def release_loss(question: ReleaseQuestion, release: Release, releases: int) -> 
 def design_release(question: ReleaseQuestion, terms: Terms, releases: int, vectors: int) -> Release:
     """Return the release that keeps the question's epsilon and delta over `releases` of a device.
 
-    `vectors` is the largest number of rounds that are decoded, each with a vector of the question's
-    words in which noise may look like counts. Noise protects from the server, so only the part
-    of a coin that the server cannot see counts for it. Raises ValueError if no release, or not the
-    given one, keeps the budget.
+    `vectors` is the largest number of rounds that are decoded, each with a vector as large as the
+    question allows, in which noise may look like counts. Noise protects from the server, so only
+    the part of a coin that the server cannot see counts for it. Raises ValueError if no release, or
+    not the given one, keeps the budget.
     """
     items = question.contribution
     if max(releases, items) > _MAX_RELEASES or releases * items > _MAX_ACCOUNTED_VOTES:
@@ -84,7 +85,8 @@ def design_release(question: ReleaseQuestion, terms: Terms, releases: int, vecto
     release = Release(probability=sampled, threshold=1, variance=variance)
     max_variance = max_noise_variance(release, terms, terms.cohorts)
     q = cell_modulus(release, terms)
-    cells = max(1, vectors * terms.moduli.max_length(q, question.nbytes))
+    nbytes = vector_bytes(terms, question.message_bytes, q)
+    cells = max(1, vectors * terms.moduli.max_length(q, nbytes))
     threshold = tail_quantile(max_variance, _EXPECTED_FALSE_POSITIVES / cells)
     return release.model_copy(update={"threshold": threshold})
 

@@ -116,7 +116,8 @@ RP = TypeVar("RP", bound=ReleasePlan)
 class ReleaseMechanism(SumMechanism[RQ, RP]):
     """Base of mechanisms whose counts are hidden by the `release` of their plans."""
 
-    presets = MappingProxyType({"delta": 1e-6, "words": 2**16})
+    presets = MappingProxyType({"delta": 1e-6})
+    simulated_words = 2**16
 
     def measures(
         self, plan: RP, state: StudyState, truth: Mapping[str, int], devices: int

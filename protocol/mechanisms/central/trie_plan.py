@@ -17,6 +17,7 @@ from protocol.quantiles.prefix_tree import (
     find_prefixes,
     integers_to_digits,
 )
+from protocol.round_sizes import message_bytes, vector_bytes
 from protocol.sketches.vote_table import VoteTable, VoteTableShape
 
 MAX_TRIE_CELLS = 2**24
@@ -103,11 +104,12 @@ class TrieHhPlan(ReleasePlan):
         if self.table_shape is not None:
             if self.question.mode != "sample-threshold" or self.table_shape.bound != self.cells:
                 raise ValueError(f"the vote table is not for {self.cells} cells without noise")
-            if self.table_shape.nbytes(self.terms.moduli) > self.question.nbytes:
-                raise ValueError("the vote table does not fit in the words")
+            ring = self.table_shape.ring(self.terms.moduli)
+            if message_bytes(self.terms, ring) > self.question.message_bytes:
+                raise ValueError("the vote table does not fit in the message")
         elif self.cells > min(MAX_TRIE_CELLS, self.max_fitting_cells):
             raise ValueError(
-                f"{self.cells} cells modulo {self.cell_modulus} do not fit in the words"
+                f"{self.cells} cells modulo {self.cell_modulus} do not fit in the message"
             )
         self.check_noise(self.cells)
         return self
@@ -132,8 +134,10 @@ class TrieHhPlan(ReleasePlan):
 
     @property
     def max_fitting_cells(self) -> int:
-        """Return the largest number of cells in a lane that fits in the words."""
-        return self.terms.moduli.max_length(self.cell_modulus, self.question.nbytes)
+        """Return the largest number of cells in a lane that fits in the message."""
+        q = self.cell_modulus
+        nbytes = vector_bytes(self.terms, self.question.message_bytes, q)
+        return self.terms.moduli.max_length(q, nbytes)
 
     @property
     def vote_table(self) -> VoteTable | None:

@@ -32,6 +32,7 @@ from protocol.privacy.release import Release
 from protocol.quantiles.prefix_tree import NO_PREFIX
 from protocol.question_and_plan import Terms
 from protocol.randomness import RandomWords
+from protocol.round_sizes import message_bytes
 from protocol.sketches.vote_table import VoteTableShape, max_votes
 from secagg.ring import Lane, Vector
 
@@ -56,8 +57,9 @@ def vote_table_shape(
     if bound <= votes:  # all cells may be used, so a lane of all cells is smaller
         return None
     shape = VoteTableShape.fitting(bound, votes, (1 - _OVERFLOW_SHARE) * failure)
-    fits = shape is not None and shape.nbytes(terms.moduli) <= question.nbytes
-    return shape if fits else None
+    if shape is None or message_bytes(terms, shape.ring(terms.moduli)) > question.message_bytes:
+        return None
+    return shape
 
 
 def encode_votes(

@@ -3,7 +3,7 @@
     level l   each device whose item begins with a prefix of the frontier votes for that prefix
               and the next digits; votes are sampled, hidden in noise, or both (`release.py`)
     shown     the cells with theta votes or more: nodes of the tree, with their counts
-    frontier  the shown nodes of level l that are not complete items; if the words do not hold
+    frontier  the shown nodes of level l that are not complete items; if the message does not hold
               all of them, those with most votes
     heavy     the shown nodes that are complete items, or have the largest length
 
@@ -35,9 +35,9 @@ from protocol.description import (
     CONTRIBUTION,
     DELTA,
     EPSILON,
+    MESSAGE_BYTES,
     RELEASE_GUARANTEE,
     RELEASE_MODE,
-    WORDS,
     AnswerKind,
     Description,
     FormField,
@@ -71,8 +71,9 @@ from protocol.privacy.release import ReleaseDesign
 from protocol.quantiles.cdf import Estimator
 from protocol.quantiles.distribution import Distribution
 from protocol.quantiles.prefix_tree import PrefixTree
-from protocol.question_and_plan import WORD_BITS, Terms
+from protocol.question_and_plan import Terms
 from protocol.randomness import RandomWords
+from protocol.round_sizes import message_bytes
 from protocol.sketches.vote_table import VoteTableShape
 from protocol.study_state import StudyState
 from secagg.ring import Lane, Ring, Vector
@@ -90,7 +91,7 @@ class TrieHh(ReleaseMechanism[TrieHhQuestion, TrieHhPlan]):
     plan_type = TrieHhPlan
     description = Description(
         purpose="heavy strings, found symbol by symbol in noise or samples",
-        cost="`words` in every round",
+        cost="`message_bytes` in every round",
         guarantee=RELEASE_GUARANTEE,
         form=QuestionForm(
             "Common strings, differentially private",
@@ -112,7 +113,7 @@ class TrieHh(ReleaseMechanism[TrieHhQuestion, TrieHhPlan]):
                     hint="In characters: each takes one round.",
                 ),
                 replace(CONTRIBUTION, default="1"),
-                *(EPSILON, DELTA, RELEASE_MODE, WORDS),
+                *(EPSILON, DELTA, RELEASE_MODE, MESSAGE_BYTES),
             ),
             # A round for each character of the longest string, of devices that outweigh the noise.
             {"rounds": "8", "terms.cohorts": "50"},
@@ -176,15 +177,20 @@ class TrieHh(ReleaseMechanism[TrieHhQuestion, TrieHhPlan]):
         releases = rounds if question.every_round else 1
         release = design_release(question, terms, releases, question.levels)
         cells = question.digits.base ** min(question.stride, question.digits.width)
-        nbytes = terms.moduli.lane_bytes(Lane(cell_modulus(release, terms), cells))
+        lane = Lane(cell_modulus(release, terms), cells)
+        needed = message_bytes(terms, Ring((lane,)))
         table = vote_table_shape(question, terms, release, rounds, cells)
-        holds = cells <= MAX_TRIE_CELLS and nbytes <= question.nbytes
+        holds = cells <= MAX_TRIE_CELLS and needed <= question.message_bytes
         if table is None and not holds:
             raise ValueError(
-                f"{question.words} words are too few: the continuations of a prefix take {cells:,} "
-                f"cells, or {-(-8 * nbytes // WORD_BITS):,} words; a smaller stride takes less"
+                f"message_bytes {question.message_bytes:,} are too few: the continuations of a "
+                f"prefix take {cells:,} cells, or {needed:,} bytes; a smaller stride takes less"
             )
-        if table is not None and holds and nbytes <= table.nbytes(terms.moduli):
+        if (
+            table is not None
+            and holds
+            and terms.moduli.lane_bytes(lane) <= table.nbytes(terms.moduli)
+        ):
             table = None
         return {"release": release, "level": 1, "frontier": ("",), "table_shape": table}
 

@@ -30,10 +30,10 @@ from pydantic import Field, model_validator
 
 from protocol.description import (
     CONTRIBUTION,
+    MESSAGE_BYTES,
     SHORT_MAX_BYTES,
     STOP_FIELDS,
     THRESHOLD,
-    WORDS,
     Description,
     QuestionForm,
 )
@@ -46,9 +46,9 @@ from protocol.mechanisms.iblt.sampled_table import (
     SampledTable,
     TableQuestion,
     TableReading,
-    check_words,
+    check_message,
     max_cells,
-    needed_words,
+    needed_bytes,
     sampled_table,
     worst_case_threshold,
 )
@@ -99,12 +99,11 @@ class AdaptiveIbltPlan(Plan):
     cells: int = Field(ge=1, le=MAX_CELLS)
 
     @model_validator(mode="after")
-    def _fits_the_words(self) -> Self:
-        if needed_words(self.question, self.terms, self.t, self.cells) > self.question.words:
+    def _fits_the_message(self) -> Self:
+        size = self.question.message_bytes
+        if needed_bytes(self.question, self.terms, self.t, self.cells) > size:
             limit = max_cells(self.question, self.terms, self.t)
-            raise ValueError(
-                f"{self.cells} cells do not fit in {self.question.words} words; {limit} do"
-            )
+            raise ValueError(f"{self.cells} cells do not fit in {size:,} bytes; {limit} do")
         _table(self)
         return self
 
@@ -122,13 +121,18 @@ class AdaptiveIblt(SampledCounts[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
     is_planned = True
     description = Description(
         purpose="heavy hitters by one table per round; devices learn nothing",
-        cost="`words` per round",
+        cost="`message_bytes` per round",
         form=QuestionForm(
             "Common items, plans reveal none",
             "Heavy hitters among short strings. A plan has a threshold and a seed, and no items.",
             {"domain.kind": "utf8"},
             (
-                *(THRESHOLD, CONTRIBUTION, SHORT_MAX_BYTES, replace(WORDS, default="5000")),
+                *(
+                    THRESHOLD,
+                    CONTRIBUTION,
+                    SHORT_MAX_BYTES,
+                    replace(MESSAGE_BYTES, default="20000"),
+                ),
                 *STOP_FIELDS,
             ),
         ),
@@ -141,7 +145,7 @@ class AdaptiveIblt(SampledCounts[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
         self, question: AdaptiveIbltQuestion, terms: Terms, rounds: int
     ) -> dict[str, Any]:
         del rounds
-        check_words(question, terms)
+        check_message(question, terms)
         # Cells count furthest at thresholds just below the contribution, which may come later.
         max_cells(question, terms, max(1.0, question.contribution - 0.5))
         t = worst_case_threshold(question, terms)

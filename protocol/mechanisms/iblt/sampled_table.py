@@ -4,7 +4,7 @@ A device samples its histogram (`threshold_sampling.py`) and inserts the sampled
 (`sketches/iblt/table.py`). The sum of the tables lists each sampled item with the sum of its
 values, an unbiased estimate of its count.
 
-Tables have room for L0 keys (`sketches/iblt/layout.py`); L0 depends on the words and on the
+Tables have room for L0 keys (`sketches/iblt/layout.py`); L0 depends on the message and on the
 width of a cell. A question may use fewer `hash_bits` per key, or none. Cells are then smaller, and
 only keys of a table that is not read whole may be false. This needs more cells than two keys can
 share by chance: of tables of 4, 8 and 12 cells, up to 3 in 4, 1 in 70 and 1 in 100 end empty and
@@ -29,11 +29,12 @@ from protocol.histograms import KeyedHistograms
 from protocol.mechanisms.cohort_comparison import compare_tables, merge_tables
 from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler
 from protocol.numerics.array_types import Keys
-from protocol.question_and_plan import AUTO_WORDS, WORD_BITS, SumQuestion, Terms
+from protocol.question_and_plan import AUTO_BYTES, SumQuestion, Terms
+from protocol.round_sizes import message_bytes, vector_bytes
 from protocol.sketches.iblt.layout import capacity, cells_for
 from protocol.sketches.iblt.table import DEFAULT_EVIDENCE, CellFormat, DecodedTable, Iblt
 from secagg.oneshot.moduli import Moduli
-from secagg.ring import Vector
+from secagg.ring import Ring, Vector
 
 _MIN_CELLS_WITHOUT_HASH_BITS = 48
 MIN_CAPACITY = 10  # keys, with 2.8 cells each; smaller tables need more per key
@@ -168,17 +169,18 @@ def cells_in_bytes(cell: CellFormat, nbytes: int) -> int:
 
 
 def max_cells(question: SumQuestion, terms: Terms, t: float, tables: int = 1) -> int:
-    """Return the largest number of cells of each of `tables` tables in the question's words.
+    """Return the largest number of cells of each of `tables` tables in the question's message.
 
     Raises ValueError if the devices' counts may add up to 2^31 or more.
     """
-    return cells_in_bytes(_worst_case_cell(question, terms, t), question.nbytes // tables)
+    cell = _worst_case_cell(question, terms, t)
+    return cells_in_bytes(cell, vector_bytes(terms, question.message_bytes, cell.p) // tables)
 
 
-def needed_words(question: SumQuestion, terms: Terms, t: float, cells: int, tables: int = 1) -> int:
-    """Return the 16-bit words of `tables` tables of `cells` cells; raises as `max_cells`."""
+def needed_bytes(question: SumQuestion, terms: Terms, t: float, cells: int, tables: int = 1) -> int:
+    """Return the message of `tables` tables of `cells` cells, in bytes; raises as `max_cells`."""
     cell = cell_of_table(_worst_case_cell(question, terms, t), cells)
-    return -(-tables * cell.nbytes(cells) * 8 // WORD_BITS)
+    return message_bytes(terms, Ring(tables * cell.ring(cells).lanes))
 
 
 def likely_max_value(question: SumQuestion, terms: Terms, t: float) -> int:
@@ -206,33 +208,47 @@ def min_table_bytes(question: SumQuestion, terms: Terms) -> int:
     return cell.nbytes(cells)
 
 
-def check_words(question: SumQuestion, terms: Terms, parts: int = 1, min_words: int = 0) -> None:
-    """Raise ValueError if a table of `MIN_CAPACITY` keys exceeds one of `parts` of the words."""
+def check_message(question: SumQuestion, terms: Terms, tables: int = 1, least: int = 0) -> None:
+    """Raise ValueError if `tables` tables of `MIN_CAPACITY` keys exceed the question's message.
+
+    The text of the error names `least` bytes or more.
+    """
     cells = cells_for(MIN_CAPACITY)
-    needed = needed_words(question, terms, 1.0, cells)
-    while max_cells(question.model_copy(update={"words": needed}), terms, 1.0) < cells:
+    needed = needed_bytes(question, terms, 1.0, cells, tables)
+    while max_cells(_with_message(question, needed), terms, 1.0, tables) < cells:
         needed += 1  # each lane ends on a whole byte
-    if question.words < parts * needed:
+    if question.message_bytes < needed:
         devices = f"{terms.max_devices:,} devices"
         purpose = f"for a table of {MIN_CAPACITY} items of this domain from {devices}"
-        raise ValueError(too_few_words(question, purpose, max(parts * needed, min_words)))
+        raise ValueError(too_small(question, purpose, max(needed, least)))
 
 
-def too_few_words(question: SumQuestion, purpose: str, needed: int) -> str:
-    """Return the text of the error that the words do not suffice for `purpose`."""
-    too_few = f"{question.words} words are too few"
-    if question.words == AUTO_WORDS:
-        too_few = "no number of words was chosen"
-    return f"{too_few} {purpose}: {needed} words are needed"
+def _with_message(question: SumQuestion, nbytes: int) -> SumQuestion:
+    return question.model_copy(update={"message_bytes": nbytes})
+
+
+def check_size(question: SumQuestion, needed: int) -> None:
+    """Raise ValueError if a message of `needed` bytes is larger than the question's."""
+    if needed > question.message_bytes:
+        most = question.message_bytes
+        raise ValueError(f"a message of {needed:,} bytes exceeds the question's {most:,}")
+
+
+def too_small(question: SumQuestion, purpose: str, needed: int) -> str:
+    """Return the text of the error that the message has no room for `purpose`."""
+    too_few = f"message_bytes {question.message_bytes:,} are too few"
+    if question.message_bytes == AUTO_BYTES:
+        too_few = "no message_bytes were chosen"
+    return f"{too_few} {purpose}: {needed:,} are needed"
 
 
 def worst_case_threshold(question: SumQuestion, terms: Terms, nbytes: int | None = None) -> float:
     """Return the t at which a table has room for any data of devices, with probability about 1/2.
 
-    It is n m / L0, with cells wide enough for any threshold, in `nbytes` or all of the words.
+    It is n m / L0, with cells wide enough for any threshold, in `nbytes` or the whole vector.
     """
-    size = question.nbytes if nbytes is None else nbytes
     cell = _worst_case_cell(question, terms, 1.0)
+    size = vector_bytes(terms, question.message_bytes, cell.p) if nbytes is None else nbytes
     cells = max(cells_for(1), cells_in_bytes(cell, size))
     return max(1.0, terms.max_devices * question.contribution / capacity(cells))
 

@@ -49,7 +49,7 @@ def cheapest_domain(
     return Hashed(max_bytes=longest, key_bits=min_key_bits(max_tokens))
 
 
-def domain_of_known_items(known: KnownItems, contribution: int, words: int) -> Domain:
+def domain_of_known_items(known: KnownItems, contribution: int) -> Domain:
     """Return the wished domain, or the cheapest one.
 
     Raises:
@@ -70,5 +70,5 @@ def domain_of_known_items(known: KnownItems, contribution: int, words: int) -> D
         if not known.items or known.are_numbers:
             raise
         return hashed  # as items of more than 1,024 bytes have no other domain
-    cheapest = cheapest_domain(plain, known.items, max_tokens, words)
+    cheapest = cheapest_domain(plain, known.items, max_tokens, known.words)
     return cheapest if cheapest is plain else hashed

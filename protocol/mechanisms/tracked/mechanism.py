@@ -12,11 +12,11 @@ import numpy as np
 from protocol.description import (
     CONTRIBUTION,
     MAX_BYTES,
+    MESSAGE_BYTES,
     OPTIONS,
     SEGMENTS,
     STOP_FIELDS,
     THRESHOLD,
-    WORDS,
     Description,
     QuestionForm,
 )
@@ -34,7 +34,7 @@ from protocol.estimation.rate_changes import RateHistory
 from protocol.histograms import Histogram, KeyedHistograms, keyed_histograms
 from protocol.mechanism import Answer, CohortSum, add_sums
 from protocol.mechanisms.cohort_comparison import ComparedCounts, compare_counts
-from protocol.mechanisms.iblt.sampled_table import check_words, min_table_bytes
+from protocol.mechanisms.iblt.sampled_table import check_message, min_table_bytes
 from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler
 from protocol.mechanisms.sampled_counts import SampledCounts
 from protocol.mechanisms.tracked import tuning_constants as tuning
@@ -70,6 +70,7 @@ from protocol.mechanisms.tracked.string_fetching import FetchSchedule, KnownStri
 from protocol.numerics.array_types import Floats, Keys
 from protocol.question_and_plan import Terms
 from protocol.randomness import RandomWords, uniform_floats
+from protocol.round_sizes import vector_bytes
 from protocol.sketches.iblt.layout import capacity
 from protocol.study_state import (
     StudyState,
@@ -93,29 +94,35 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
     is_planned = True
     description = Description(
         purpose="heavy hitters of any domain, known ones counted exactly",
-        cost="the fewest `words` per round",
+        cost="the fewest `message_bytes` per round",
         form=QuestionForm(
-            "Common items, fewest words",
+            "Common items, fewest bytes",
             "Heavy hitters among strings of any length. Items found so far are counted exactly, "
             "and each plan reveals them to devices.",
             {"domain.kind": "hashed"},
-            (THRESHOLD, CONTRIBUTION, MAX_BYTES, WORDS, SEGMENTS, *STOP_FIELDS),
+            (THRESHOLD, CONTRIBUTION, MAX_BYTES, MESSAGE_BYTES, SEGMENTS, *STOP_FIELDS),
         ),
         more_forms=(
             QuestionForm(
                 "Counts of listed options",
                 "How many devices hold each option of a list, counted exactly.",
                 {"domain.kind": "listed"},
-                (OPTIONS, replace(CONTRIBUTION, default="1"), THRESHOLD, WORDS, *STOP_FIELDS),
+                (
+                    OPTIONS,
+                    replace(CONTRIBUTION, default="1"),
+                    THRESHOLD,
+                    MESSAGE_BYTES,
+                    *STOP_FIELDS,
+                ),
             ),
         ),
         items_note="Items found in earlier rounds are counted outside the table and need no "
         "capacity.",
-        defaults={"domain": {"kind": "hashed", "max_bytes": 64}, "words": "auto"},
+        defaults={"domain": {"kind": "hashed", "max_bytes": 64}, "message_bytes": "auto"},
     )
 
     def domain_about(self, known: KnownItems, fields: Mapping[str, Any]) -> Domain:
-        return domain_of_known_items(known, fields["contribution"], fields["words"])
+        return domain_of_known_items(known, fields["contribution"])
 
     def cheaper_domain(
         self, domain: Domain, items: Collection[str], max_tokens: int, words: int | None
@@ -150,12 +157,13 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
 
     def _first_fields(self, question: TrackedQuestion, terms: Terms, rounds: int) -> dict[str, Any]:
         fetching = FetchSchedule(question, terms, rounds)
-        check_words(question, terms, min_words=fetching.min_words)
+        check_message(question, terms, least=fetching.min_message)
         fetching.check()
-        untracked = ResidualSampling.first(question, terms, question.nbytes)
+        untracked = ResidualSampling.first(question, terms)
+        nbytes = vector_bytes(terms, question.message_bytes, untracked.moduli.prime)
         return {
             "t": untracked.t,
-            "cells": untracked.cells_and_classes(question.nbytes),
+            "cells": untracked.cells_and_classes(nbytes),
             "max_value": untracked.max_value,
             "prime": untracked.moduli.prime,
             "table_classes": untracked.classes,
@@ -380,15 +388,15 @@ def _draft(
     """
     question, terms = plan.question, plan.terms
     moduli = terms.moduli.fixed(prime) if prime else terms.moduli
-    spare = min(question.nbytes - table_bytes, tuning.MAX_COUNTER_BYTES_SHARE * question.nbytes)
-    spare = max(0, int(spare))
+    nbytes = vector_bytes(terms, question.message_bytes, prime)
+    spare = max(0, int(min(nbytes - table_bytes, tuning.MAX_COUNTER_BYTES_SHARE * nbytes)))
     counters: AnyCounters
     if prime:
         counters = split_counters(forecast, spare, moduli)
     else:
         max_total = terms.max_devices * question.contribution
         counters = Counters(choose_counters(forecast, spare), max_total)
-    nbytes = question.nbytes - moduli.nbytes_of(counters.lanes)
+    nbytes -= moduli.nbytes_of(counters.lanes)
     strings = plan.fetch_schedule.next_pieces(forecast, counters, nbytes, table_bytes)
     nbytes -= moduli.lane_bytes(strings.lane) if strings.pieces else 0
     untracked = _plan_residual(plan, answer, forecast.state, counters, moduli, nbytes)

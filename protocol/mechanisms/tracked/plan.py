@@ -31,6 +31,7 @@ from protocol.mechanisms.iblt.sampled_table import (
     TableQuestion,
     cell_of_table,
     cells_in_bytes,
+    check_size,
     likely_cell,
     likely_max_value,
     worst_case_threshold,
@@ -53,8 +54,9 @@ from protocol.mechanisms.tracked.thinned_counts import (
     thin,
 )
 from protocol.numerics.array_types import Indices, Integers, Keys
-from protocol.question_and_plan import AUTO_WORDS, MAX_WORDS, Plan, Terms
+from protocol.question_and_plan import AUTO_BYTES, MAX_MESSAGE_BYTES, Plan, Terms
 from protocol.randomness import RandomWords
+from protocol.round_sizes import message_bytes
 from protocol.sketches.iblt.layout import capacity, cells_for
 from protocol.sketches.iblt.table import CellFormat, DecodedTable, Iblt
 from secagg.oneshot.field import MAX_PRIME
@@ -80,10 +82,13 @@ class ResidualSampling:
     expected_units: float = 0.0
 
     @classmethod
-    def first(cls, question: TableQuestion, terms: Terms, nbytes: int) -> "ResidualSampling":
-        """Return the sampling into `nbytes` before the first round."""
-        t = worst_case_threshold(question, terms, nbytes)
-        return cls(question, terms, t, 1, terms.moduli).for_largest_values()
+    def first(cls, question: TableQuestion, terms: Terms) -> "ResidualSampling":
+        """Return the sampling before the first round."""
+        t, moduli = worst_case_threshold(question, terms), terms.moduli
+        if moduli.min_prime:
+            largest = likely_max_value(question, terms, t)
+            moduli = moduli.fixed(likely_cell(question, moduli, largest).p)
+        return cls(question, terms, t, 1, moduli).for_largest_values()
 
     @property
     def sampler(self) -> ThresholdSampler:
@@ -98,10 +103,8 @@ class ResidualSampling:
 
     def for_largest_values(self) -> "ResidualSampling":
         """Return the sampling at the same t for the largest values, as after a failed round."""
-        max_value, moduli = likely_max_value(self.question, self.terms, self.t), self.terms.moduli
-        if moduli.min_prime:
-            moduli = moduli.fixed(likely_cell(self.question, moduli, max_value).p)
-        return replace(self, max_value=max_value, moduli=moduli, expected_units=float(max_value))
+        max_value = likely_max_value(self.question, self.terms, self.t)
+        return replace(self, max_value=max_value, expected_units=float(max_value))
 
     @property
     def classes(self) -> int:
@@ -151,18 +154,18 @@ class ResidualSampling:
         return likely_cell(self.question, self.moduli, min(self.max_value, largest))
 
 
-def _number_of_words(words: object) -> object:
-    return AUTO_WORDS if words == "auto" else words
+def _number_of_bytes(size: object) -> object:
+    return AUTO_BYTES if size == "auto" else size
 
 
 class TrackedQuestion(TableQuestion):
     """Question of `tracked`.
 
-    Tables are used only if they are read whole, so hash bits would be useless. With the `words`
-    "auto", which are `AUTO_WORDS`, the analyst's program chooses them when it creates the study.
+    Tables are used only if they are read whole, so hash bits would be useless. With `message_bytes`
+    "auto", which are `AUTO_BYTES`, the analyst's program chooses them when it creates the study.
     """
 
-    if TYPE_CHECKING:  # pydantic's own constructor takes the words as a number only
+    if TYPE_CHECKING:  # pydantic's own constructor takes the bytes as a number only
 
         def __init__(
             self,
@@ -170,7 +173,7 @@ class TrackedQuestion(TableQuestion):
             threshold: float,
             contribution: int,
             domain: Domain,
-            words: int | Literal["auto"],
+            message_bytes: int | Literal["auto"],
             confidence: float = 0.5,
             hash_bits: int = 0,
             mechanism: Literal["tracked"] = "tracked",
@@ -179,7 +182,9 @@ class TrackedQuestion(TableQuestion):
     fetches_strings: ClassVar[bool] = True
 
     mechanism: Literal["tracked"] = "tracked"
-    words: Annotated[int, BeforeValidator(_number_of_words)] = Field(ge=AUTO_WORDS, le=MAX_WORDS)
+    message_bytes: Annotated[int, BeforeValidator(_number_of_bytes)] = Field(
+        ge=AUTO_BYTES, le=MAX_MESSAGE_BYTES
+    )
     hash_bits: int = Field(default=0, ge=0, le=24)
 
 
@@ -204,7 +209,7 @@ class TrackedPlan(Plan):
     max_value: int = Field(ge=1, le=2**31 - 1)
 
     @model_validator(mode="after")
-    def _fits_the_words(self) -> Self:
+    def _fits_the_message(self) -> Self:
         kind = SplitGroup if self.terms.is_one_shot else CounterGroup
         if not all(isinstance(group, kind) for group in self.counter_groups):
             raise ValueError("counter_groups are those of another kind of sums")
@@ -218,9 +223,7 @@ class TrackedPlan(Plan):
             raise ValueError(f"counter_classes of {sizes} counters expected")
         if self.prime and self.max_value >= self.prime:
             raise ValueError(f"values up to {self.max_value} wrap modulo the prime {self.prime}")
-        nbytes = self.moduli.nbytes(self.ring)
-        if nbytes > self.question.nbytes:
-            raise ValueError(f"{nbytes} bytes do not fit in {self.question.words} words")
+        check_size(self.question, message_bytes(self.terms, self.ring))
         if len(set(self.counters.items)) < len(self.counters.items):
             raise ValueError("an item is tracked twice")
         names = [piece.name for piece in self.string_pieces]

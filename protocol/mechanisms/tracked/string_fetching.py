@@ -29,14 +29,15 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from protocol.domains.hashed import Hashed
-from protocol.mechanisms.iblt.sampled_table import too_few_words
+from protocol.mechanisms.iblt.sampled_table import too_small
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import Counters
 from protocol.mechanisms.tracked.forecast import Forecast, is_near_end, likely_heavy
 from protocol.mechanisms.tracked.split_counters import SplitCounters
 from protocol.numerics.finite_fields import widest_prime
 from protocol.public_model import PublicModel
-from protocol.question_and_plan import WORD_BITS, SumQuestion, Terms
+from protocol.question_and_plan import SumQuestion, Terms
+from protocol.round_sizes import message_bytes_of, vector_bytes
 from protocol.study_state import StudyState
 from secagg.oneshot.moduli import PAIRWISE, Moduli
 from secagg.ring import Array, Lane
@@ -194,27 +195,28 @@ class FetchSchedule:
     rounds: int
 
     @property
-    def min_words(self) -> int:
-        """Return the words that fetch the longest string after round 1; 0 without strings."""
+    def min_message(self) -> int:
+        """Return the message that fetches the longest string after round 1; 0 without strings."""
         domain = self.question.domain
         if not isinstance(domain, Hashed):
             return 0
         numbers = -(-domain.max_bytes // (NUMBER_BYTES * max(1, self.rounds - 1)))
         nbytes = math.ceil(numbers * self._number_bits / 8)
-        return math.ceil(8 * nbytes / tuning.GUARANTEED_STRING_BYTES_SHARE / WORD_BITS)
+        vector = math.ceil(nbytes / tuning.GUARANTEED_STRING_BYTES_SHARE)
+        return message_bytes_of(self.terms, vector)
 
     def check(self) -> None:
-        """Raise ValueError if devices refuse to give strings, or the question has too few words."""
-        domain, needed = self.question.domain, self.min_words
+        """Raise ValueError if devices refuse to give strings, or the message is too small."""
+        domain, needed = self.question.domain, self.min_message
         if isinstance(domain, Hashed) and self.may_show_one_device:
             raise ValueError(
                 f"devices give no strings that one of them alone may make heavy: a threshold of "
                 f"{self.question.threshold:g} must be above the contribution, "
                 f"{self.question.contribution}"
             )
-        if isinstance(domain, Hashed) and self.question.words < needed:
+        if isinstance(domain, Hashed) and self.question.message_bytes < needed:
             purpose = f"to fetch strings of {domain.max_bytes} bytes in {self.rounds} rounds"
-            raise ValueError(f"{too_few_words(self.question, purpose, needed)}, or fewer max_bytes")
+            raise ValueError(f"{too_small(self.question, purpose, needed)}, or fewer max_bytes")
 
     @property
     def may_show_one_device(self) -> bool:
@@ -266,7 +268,8 @@ class FetchSchedule:
         if not isinstance(domain, Hashed):
             return 1
         share = tuning.GUARANTEED_STRING_BYTES_SHARE
-        fitting = int(8 * share * self.question.nbytes) // self._number_bits
+        nbytes = vector_bytes(self.terms, self.question.message_bytes)
+        fitting = int(8 * share * nbytes) // self._number_bits
         return max(1, min(piece_numbers(domain, self.rounds), fitting))
 
     @property

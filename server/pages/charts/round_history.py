@@ -8,7 +8,7 @@ from typing import Annotated, Final, cast
 from cachetools import LRUCache
 from fastapi import Depends, Request
 
-from protocol.api.one_shot import message_bytes
+from protocol.device_policy.sizes_and_losses import upload_bytes
 from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
 from server.db.store import Store
 
@@ -22,15 +22,13 @@ class RoundSize:
     Attributes:
         nbytes: bytes of a vector or report.
         capacity: number of keys that a table can hold, None if there is no table.
-        sent_bytes: bytes of the message that has the vector or report.
-        message: what that message is.
+        sent_bytes: bytes that a device sends in a full cohort.
         fetched_strings: number of strings of which the round fetches pieces.
     """
 
     nbytes: int
     capacity: int | None
     sent_bytes: int
-    message: str
     fetched_strings: int = 0
 
     @classmethod
@@ -38,15 +36,10 @@ class RoundSize:
         """Return the size of `plan`; may take some milliseconds."""
         if plan.mechanism in REPORT_MECHANISMS:
             nbytes = REPORT_MECHANISMS[plan.mechanism].nbytes(plan)
-            return cls(nbytes, None, nbytes, "report")
+            return cls(nbytes, None, upload_bytes(plan))
         mechanism = SUM_MECHANISMS[plan.mechanism]
-        nbytes = mechanism.vector_bytes(plan)
-        if plan.terms.is_one_shot:
-            sent_bytes, message = message_bytes(plan), "message"
-        else:
-            sent_bytes, message = nbytes, "table"
-        strings = mechanism.fetched_strings(plan)
-        return cls(nbytes, mechanism.table_capacity(plan), sent_bytes, message, strings)
+        nbytes, capacity = mechanism.vector_bytes(plan), mechanism.table_capacity(plan)
+        return cls(nbytes, capacity, upload_bytes(plan), mechanism.fetched_strings(plan))
 
 
 class RoundSizes:

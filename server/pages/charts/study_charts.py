@@ -5,7 +5,6 @@ from functools import partial
 from typing import TypeAlias
 
 from protocol.api.messages import StudyView
-from protocol.question_and_plan import WORD_BITS
 from server.db.repositories.studies.progress import RoundSummary
 from server.pages.charts.drawing import Chart, Series
 from server.pages.charts.round_history import RoundSize
@@ -23,7 +22,7 @@ def round_charts(study: StudyView, rounds: _Rounds, sizes: _Sizes) -> list[Drawn
     charts: dict[str, Callable[[StudyView, _Rounds, _Sizes], Chart | None]] = {
         "Sampling threshold t": _threshold_chart,
         "Capacity": _capacity_chart,
-        "Words per device": _words_chart,
+        "Words per device": _size_chart,
     }
     drawn = (
         draw_chart(study.id, title, partial(make, study, rounds, sizes))
@@ -68,22 +67,16 @@ def _capacity_chart(study: StudyView, rounds: _Rounds, sizes: _Sizes) -> Chart |
     )
 
 
-def _words_chart(study: StudyView, rounds: _Rounds, sizes: _Sizes) -> Chart:
-    word_bytes = WORD_BITS // 8
-    label = "in each device's vector" if study.terms.is_one_shot else "sent by each device"
-    words = [sizes[summary.number].nbytes / word_bytes for summary in rounds]
-    series = [Series(label, words)]
-    if (max_words := getattr(study.question, "words", None)) is not None:
-        series.append(Series("limit of the question", [max_words] * len(words), "bound"))
+def _size_chart(study: StudyView, rounds: _Rounds, sizes: _Sizes) -> Chart:
+    sent = [float(sizes[summary.number].sent_bytes) for summary in rounds]
+    series = [Series("sent by each device", sent)]
+    if (most := getattr(study.question, "message_bytes", None)) is not None:
+        series.append(Series("limit of the question", [most] * len(sent), "bound"))
     return Chart(
-        "words",
-        "Words per device",
+        "bytes",
+        "Bytes per device",
         [summary.number for summary in rounds],
         series,
-        y_label=f"{WORD_BITS}-bit words",
-        note=(
-            f"{WORD_BITS}-bit words of a device's vector or report, without keys and shares. "
-            f"A word has {word_bytes} bytes."
-        ),
-        help_anchor="words",
+        y_label="bytes in a round",
+        help_anchor="message-bytes",
     )

@@ -14,7 +14,7 @@ _VALUES: Final = {
     "name": "Which web domains do people link to?",
     "question.threshold": "8",
     "question.contribution": "2",
-    "question.words": "2000",
+    "question.message_bytes": "10000",
     "rounds": "4",
     "terms.cohort_size": "100",
     "terms.minimum": "90",

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.registry import AnyPlan
 from protocol.question_and_plan import SumQuestion
+from protocol.round_sizes import WORD_BYTES, vector_bytes
 
 TABLE_FILE: Final = Path(__file__).with_name("f1_table.json")
 GOALS: Final = (0.8, 0.9, 0.95)
@@ -163,7 +164,7 @@ def expected_f1(plan: AnyPlan) -> ExpectedF1 | None:
         threshold=question.threshold,
         tokens=plan.terms.max_devices * question.contribution,
         contribution=question.contribution,
-        words=question.words,
+        words=vector_bytes(plan.terms, question.message_bytes) // WORD_BYTES,
         max_bytes=question.domain.max_bytes,
         item_bytes=min(SHORT_BYTES, question.domain.max_bytes),
         zipf=1.0,

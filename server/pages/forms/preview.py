@@ -4,6 +4,7 @@ The cost follows from the first plan. Results are read from simulated studies (`
 """
 
 import asyncio
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -16,6 +17,7 @@ from protocol.committee_terms import AnyCommitteeTerms
 from protocol.device_policy.plan_check import default_refusals
 from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan, mechanism_of
 from protocol.question_and_plan import Terms
+from protocol.round_sizes import WORD_BYTES, message_bytes_of
 from secagg.parameters import choose_parameters
 from server.api.studies import compute_plan, find_field_errors
 from server.errors import FieldError, ProblemError
@@ -62,7 +64,7 @@ class Preview:
         if expected is not None:
             note = "in 88% of simulated studies, of flat to steep counts"
             f1 = AdviceLine("Expected F1", f"{expected.low:.2f} to {expected.high:.2f}", note)
-            lines, details = [f1, *lines], [*_f1_lines(expected), *details]
+            lines, details = [f1, *lines], [*_f1_lines(expected, plan.terms), *details]
         return cls(FormErrors({}, []), tuple(lines), tuple(details), _plan_command(plan))
 
 
@@ -92,7 +94,7 @@ async def preview_of(question: StudyForm, form: Mapping[str, str], service: Serv
 
 def _cost_lines(plan: AnyPlan, sent_bytes: int) -> Iterator[AdviceLine]:
     is_reporting = plan.mechanism in REPORT_MECHANISMS
-    note = f"its {'report' if is_reporting else 'table'}, once in a round"
+    note = f"its {'report' if is_reporting else 'table and shares of keys'}, once in a round"
     if plan.terms.is_one_shot:
         note = "the one message of a round, with shares of all members"
     yield AdviceLine("A device sends", nbytes(sent_bytes), note)
@@ -179,14 +181,14 @@ def _facts(plan: AnyPlan) -> list[AdviceLine]:
     ]
 
 
-def _f1_lines(expected: ExpectedF1) -> Iterator[AdviceLine]:
+def _f1_lines(expected: ExpectedF1, terms: Terms) -> Iterator[AdviceLine]:
     yield AdviceLine("Mean F1", f"{expected.f1:.2f}", "if shares fall as 1 / rank, as below")
     fewest, most = WORD_RANGE
     for goal, words in expected.words_by_goal.items():
-        size = f"more than {most:,}" if words is None else f"about {float(f'{words:.2g}'):,.0f}"
-        if words == fewest:
-            size = f"at most {fewest}"
-        yield AdviceLine(f"Words for an F1 of {goal}", size)
+        message = message_bytes_of(terms, WORD_BYTES * math.ceil(words or most))
+        size = f"{float(f'{message:.2g}'):,.0f}"
+        about = "more than" if words is None else "at most" if words == fewest else "about"
+        yield AdviceLine(f"Bytes per device for an F1 of {goal}", f"{about} {size}")
 
 
 def _plan_command(plan: AnyPlan) -> str | None:
@@ -198,7 +200,7 @@ def _plan_command(plan: AnyPlan) -> str | None:
         "devices": plan.terms.max_devices,
         "rounds": plan.rounds,
         "threshold": f"{question.threshold:g}",
-        "words": question.words,
+        "message-bytes": question.message_bytes,
         "contribution": question.contribution,
     }
     return " ".join(["blindtally plan", *(f"--{name} {value}" for name, value in options.items())])

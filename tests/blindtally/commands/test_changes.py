@@ -13,7 +13,9 @@ from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.question_and_plan import Terms
 from tests.blindtally.commands.conftest import play_one_round
 
-QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=2, domain=Utf8(max_bytes=6), words=1500)
+QUESTION = AdaptiveIbltQuestion(
+    threshold=5, contribution=2, domain=Utf8(max_bytes=6), message_bytes=4524
+)
 TERMS = Terms(cohort_size=12, minimum=8, corrupt=0.1, dropout=0.2)
 EARLY_ITEMS, LATE_ITEMS = {"always": 1, "early": 1}, {"always": 1, "late": 1}
 

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from client.fleet.config_and_results import FleetRound
 
 SMALL_FLEET = ("--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5")
-QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=2, domain=Utf8(max_bytes=6), words=1500)
+QUESTION = AdaptiveIbltQuestion(
+    threshold=5, contribution=2, domain=Utf8(max_bytes=6), message_bytes=4784
+)
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +88,10 @@ def test_a_fleet_ends_with_a_study_that_reaches_its_goal_and_counts_as_simulated
     with Analyst(service.url) as analyst:
         view = analyst.study(document["study"]).wait()
     assert (view.state, view.round, view.rounds, view.end_cause) == ("finished", 1, 3, "goal")
-    asked = [f"--threshold={view.question.threshold}", f"--words={view.question.words}"]
+    asked = [
+        f"--threshold={view.question.threshold}",
+        f"--message-bytes={view.question.message_bytes}",
+    ]
     asked += [f"--set=contribution={view.question.contribution}", "--rounds=1", "--devices=12"]
     run = CliRunner().invoke(app, ["simulate", "tracked", f"--data={data}", *asked])
     simulated = " ".join(run.stdout.split())
@@ -146,7 +151,7 @@ def test_a_fleet_that_refuses_names_the_limits(service: ServiceOnPort) -> None:
 
 
 def test_items_that_are_keys_or_differ_between_cohorts_are_explained() -> None:
-    fields = {"mechanism": "tracked", "threshold": 5, "contribution": 1, "words": 1000}
+    fields = {"mechanism": "tracked", "threshold": 5, "contribution": 1, "message_bytes": 13_924}
     question = parse_question(fields | {"domain": {"kind": "hashed", "max_bytes": 9}})
     terms = Terms(cohort_size=20, minimum=10)
     study = StudyView.model_validate(study_document(question, terms))
@@ -166,7 +171,7 @@ def test_items_that_are_keys_or_differ_between_cohorts_are_explained() -> None:
 
 
 def test_a_fleet_states_what_its_devices_left_out() -> None:
-    fields = {"mechanism": "tracked", "threshold": 5, "contribution": 2, "words": 1000}
+    fields = {"mechanism": "tracked", "threshold": 5, "contribution": 2, "message_bytes": 13_924}
     question = parse_question(fields | {"domain": {"kind": "utf8", "max_bytes": 3}})
     held = {"a": 4, "\x1blong": 3}
     entry = SimpleNamespace(contribution=make_contribution(question, held, default_rng(1)))
@@ -184,7 +189,9 @@ def test_a_fleet_states_what_its_devices_left_out() -> None:
 
 def test_the_answer_of_sums_of_numbers_is_a_number_of_devices() -> None:
     domain = {"kind": "interval", "low": 0, "high": 100, "alpha": 10, "length": 2}
-    question = parse_question({"mechanism": "number-sums", "domain": domain, "words": 100})
+    question = parse_question(
+        {"mechanism": "number-sums", "domain": domain, "message_bytes": 12_124}
+    )
     study = StudyView.model_validate(study_document(question, Terms(cohort_size=20, minimum=10)))
     numbers = {"estimate": 20.0, "standard_error": 0.0, "low": 20.0, "high": 20.0}
     screen = Console(record=True, width=120, file=io.StringIO())

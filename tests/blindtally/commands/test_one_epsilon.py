@@ -52,7 +52,16 @@ def test_five_places_state_the_same_epsilon(url: str, data: str) -> None:
     assert set(simulated["epsilon_by_party"].values()) == {number}
 
     fields = (part for name, value in FIELDS.items() for part in ("--set", f"{name}={value}"))
-    sizes = ("--devices", "16", "--threshold", "5", "--rounds", str(ROUNDS), "--words", "900")
+    sizes = (
+        "--devices",
+        "16",
+        "--threshold",
+        "5",
+        "--rounds",
+        str(ROUNDS),
+        "--message-bytes",
+        "4500",
+    )
     created = run("studies", "create", "x", "--mechanism", "triehh", *sizes, *fields, "--url", url)
     assert f"devices with default settings refuse the study: it adds {REFUSAL}" in created
     study = next(line for line in created.splitlines() if line.isalnum())

@@ -16,7 +16,7 @@ QUESTION = TrieHhQuestion(
     threshold=10,
     contribution=1,
     domain=Utf8(max_bytes=3),
-    words=9000,
+    message_bytes=20_304,
     epsilon=1.2,
     delta=1e-6,
     mode="noise",

@@ -27,7 +27,7 @@ from tests.blindtally.commands.conftest import play_one_round
 QUESTION = HierarchicalHistogramQuestion(
     threshold=1,
     domain=NumericInterval(low=0, high=64, alpha=4, length=3),
-    words=1000,
+    message_bytes=3524,
     epsilon=30,
     delta=0.1,
 )
@@ -63,7 +63,7 @@ def run(*args: str) -> tuple[int, str]:
 def test_common_items_have_their_probability_of_being_among_the_first(url: str) -> None:
     """Each of 12 devices holds one of two items; the threshold is 5."""
     question = AdaptiveIbltQuestion(
-        threshold=5, contribution=1, domain=Utf8(max_bytes=3), words=1000
+        threshold=5, contribution=1, domain=Utf8(max_bytes=3), message_bytes=3524
     )
     with Analyst(url) as analyst:
         study = analyst.create("items", question, TERMS, rounds=1)
@@ -116,7 +116,7 @@ def test_a_study_of_strings_has_items_and_frequencies_and_no_quantiles(url: str)
         threshold=1,
         contribution=1,
         domain=Utf8(max_bytes=1),
-        words=1000,
+        message_bytes=3524,
         epsilon=30,
         delta=0.1,
         mode="noise",
@@ -143,7 +143,7 @@ def test_means_are_shown_of_a_study_of_sums(url: str) -> None:
     whole = NumericInterval(low=-0.5, high=63.5, alpha=4, length=3)
     domain = Product(segments=("even", "odd"), inner=whole)
     with Analyst(url) as analyst:
-        question = NumberSumsQuestion(domain=domain, words=100)
+        question = NumberSumsQuestion(domain=domain, message_bytes=1724)
         study = analyst.create("means", question, TERMS, rounds=1)
         asyncio.run(play(url, study.view, ("even:", "odd:")))
         assert study.wait().state == "finished"
@@ -163,7 +163,7 @@ def test_means_are_shown_of_a_study_of_sums(url: str) -> None:
 def test_a_query_before_the_first_sum_states_that_there_is_no_answer(url: str) -> None:
     with Analyst(url) as analyst:
         question = AdaptiveIbltQuestion(
-            threshold=5, contribution=1, domain=Utf8(max_bytes=3), words=2000
+            threshold=5, contribution=1, domain=Utf8(max_bytes=3), message_bytes=5524
         )
         study = analyst.create("items", question, TERMS, rounds=1)
     code, text = run(study.id, "--url", url)
@@ -173,7 +173,9 @@ def test_a_query_before_the_first_sum_states_that_there_is_no_answer(url: str) -
 def test_segments_are_shown_of_a_study_that_has_some(url: str) -> None:
     domain = Product(segments=("even", "odd"), inner=Utf8(max_bytes=3))
     with Analyst(url) as analyst:
-        question = AdaptiveIbltQuestion(threshold=5, contribution=1, domain=domain, words=2000)
+        question = AdaptiveIbltQuestion(
+            threshold=5, contribution=1, domain=domain, message_bytes=5524
+        )
         study = analyst.create("by segment", question, TERMS, rounds=1)
         code, text = run(study.id, "--url", url)
         assert (code, text.startswith("No round is over: a round needs 8 ")) == (0, True)

@@ -27,7 +27,9 @@ from protocol.question_and_plan import Terms
 DEVICES = 12
 COHORTS = 2
 TERMS = {"cohort_size": 6, "minimum": 5, "cohorts": COHORTS, "corrupt": 0.1, "dropout": 0.2}
-QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=4, domain=Utf8(max_bytes=6), words=1500)
+QUESTION = AdaptiveIbltQuestion(
+    threshold=5, contribution=4, domain=Utf8(max_bytes=6), message_bytes=4784
+)
 
 
 class RunningRegistrar:

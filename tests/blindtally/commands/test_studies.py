@@ -22,7 +22,7 @@ from secagg.keys import Identity
 from tests.blindtally.commands.conftest import play_one_round
 from tests.server.application import ServiceOnPort
 
-SIZES = ["--devices", "16", "--rounds", "1", "--threshold", "5", "--words", "1000"]
+SIZES = ["--devices", "16", "--rounds", "1", "--threshold", "5", "--message-bytes", "4500"]
 
 
 def run(url: str, *arguments: str) -> tuple[int, str]:
@@ -86,7 +86,7 @@ def test_default_devices_accept_the_studies_in_the_help(url: str) -> None:
 
 def test_a_study_that_devices_refuse_is_created_with_a_warning(url: str) -> None:
     registrar = Identity.of(bytes(32)).public.hex()
-    sizes = ["--words", "1000", "--draft"]
+    sizes = ["--message-bytes", "4500", "--draft"]
     refused = run(url, "create", "x", *sizes, "--threshold", "4", "--devices", "16")[1]
     assert "refuse the study: it names no registrar, so its server could invent" in refused
     assert "refuse the study: it asks for items held 4 times, below 5" in refused
@@ -98,7 +98,7 @@ def test_a_study_that_devices_refuse_is_created_with_a_warning(url: str) -> None
 def test_a_study_of_strings_has_the_rounds_that_they_need_or_a_warning(url: str) -> None:
     domain = 'domain={"kind": "alphabet", "characters": "ab$", "pad": "$", "length": 7}'
     fields = (domain, "epsilon=1", "delta=1e-6", "mode=noise")
-    options = ["x", "--draft", "--devices", "2000", "--threshold", "1", "--words", "20000"]
+    options = ["x", "--draft", "--devices", "2000", "--threshold", "1", "--message-bytes", "60000"]
     options += ["--mechanism", "triehh", *(part for field in fields for part in ("--set", field))]
     code, output = run(url, "create", *options)
     assert (code, "only shorter ones" in output) == (0, False), output
@@ -278,12 +278,12 @@ def test_a_watched_round_is_printed_once_per_state(
         (["create", "x", *SIZES, "--committee-size", "5"], 2, "--committee-size with --volunteers"),
         (["create", "x", *SIZES, "--set", "zzz=1"], 2, "tracked has no field 'zzz': it has "),
         (["create", "x", *SIZES, "--stop-at", "2,2"], 2, "precision"),
-        (["create", "x", *SIZES, "--words", "few"], 2, "neither a number from 1 nor auto"),
-        (["create", "x", *SIZES, "--words", "0"], 2, "neither a number from 1 nor auto"),
+        (["create", "x", *SIZES, "--message-bytes", "few"], 2, "neither a number"),
+        (["create", "x", *SIZES, "--message-bytes", "0"], 2, "neither a number"),
         (
-            ["create", "x", *SIZES, "--mechanism", "adaptive-iblt", "--words", "auto"],
+            ["create", "x", *SIZES, "--mechanism", "adaptive-iblt", "--message-bytes", "auto"],
             2,
-            "the words of adaptive-iblt cannot be simulated",
+            "the message_bytes of adaptive-iblt cannot be simulated",
         ),
         (["create", "x", *SIZES, "--cohorts", "300"], 2, "cohorts: 16 devices are too few for 300"),
         (["show", "nobody"], 1, "check the name or id, and --url"),
@@ -295,24 +295,24 @@ def test_mistakes_have_reasons(url: str, arguments: list[str], code: int, error:
     assert error in output
 
 
-@pytest.mark.parametrize("words", [(), ("--words", "auto"), ("--set", "words=auto")])
-def test_the_words_of_a_study_are_chosen(
-    words: tuple[str, ...], url: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("size", [(), ("--message-bytes", "auto"), ("--set", "message_bytes=auto")])
+def test_the_size_of_a_study_is_chosen(
+    size: tuple[str, ...], url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "blindtally.planning.recommended_words.choose_words",
-        lambda _question, terms, rounds: (900 + rounds, f"905 words for {terms.max_devices}"),
+        "blindtally.planning.recommended_size.choose_size",
+        lambda _question, terms, rounds: (9000 + rounds, f"9,005 bytes for {terms.max_devices}"),
     )
-    code, output = run(url, "create", "x", "--devices", "16", "--threshold", "5", "--draft", *words)
+    code, output = run(url, "create", "x", "--devices", "16", "--threshold", "5", "--draft", *size)
     assert code == 0, output
     choosing, choice, *_, study, _ = output.splitlines()
-    assert choosing == "choosing the words by simulation"
-    assert choice == "chose 905 words for 16"
+    assert choosing == "choosing message_bytes by simulation"
+    assert choice == "chose 9,005 bytes for 16"
     with Analyst(url) as analyst:
-        assert analyst.study(study).view.question.words == 905  # type: ignore[union-attr]
+        assert analyst.study(study).view.question.message_bytes == 9005  # type: ignore[union-attr]
 
 
-def test_a_study_whose_words_cannot_be_chosen_is_not_created(url: str) -> None:
+def test_a_study_whose_size_cannot_be_chosen_is_not_created(url: str) -> None:
     code, output = run(url, "create", "x", "--devices", "16", "--threshold", "500")
     assert code == 2
     assert "no assumed item is held 500 times: lower the threshold; or pass a number" in output

@@ -14,7 +14,16 @@ from typer.testing import CliRunner, Result
 from blindtally.cli import app
 from blindtally.console.output_files import atomic_write, check_output_path, write_json
 
-SMALL_STUDY_OPTIONS = ["--devices", "200", "--rounds", "3", "--words", "400", "--threshold", "5"]
+SMALL_STUDY_OPTIONS = [
+    "--devices",
+    "200",
+    "--rounds",
+    "3",
+    "--message-bytes",
+    "6000",
+    "--threshold",
+    "5",
+]
 
 
 def simulate(*options: str, colour: str | None = None) -> Result:

@@ -19,6 +19,6 @@ from protocol.mechanisms.tracked.plan import TrackedQuestion
     ],
 )
 def test_keys_of_items_are_explained(domain: Domain, items: list[str], *, has_note: bool) -> None:
-    question = TrackedQuestion(threshold=5, contribution=1, domain=domain, words=900)
+    question = TrackedQuestion(threshold=5, contribution=1, domain=domain, message_bytes=3584)
     notes = key_notes(question, items)
     assert any("key of an item whose string was not fetched" in note for note in notes) is has_note

@@ -16,7 +16,7 @@ TRACKED = {
     "threshold": 20,
     "contribution": 3,
     "domain": {"kind": "hashed", "max_bytes": 200},
-    "words": 1000,
+    "message_bytes": 3784,
 }
 REPORTS = {
     "mechanism": "ocms",
@@ -43,7 +43,7 @@ def test_numbers_with_two_readings_are_refused_for_an_existing_study(tmp_path: P
     file = tmp_path / "pay.csv"
     file.write_text("user;value\n" + "".join(f"u{n};1.{n:03}\n" for n in range(20)))
     domain = {"kind": "interval", "low": 0, "high": 2000, "alpha": 4, "length": 3}
-    question = parse_question({"mechanism": "number-sums", "domain": domain, "words": 100})
+    question = parse_question({"mechanism": "number-sums", "domain": domain, "message_bytes": 1984})
     terms = Terms(cohort_size=20, minimum=10)
     study = StudyView.model_validate(study_document(question, terms))
     with pytest.raises(ValueError, match="may be 1000, or have three decimals"):

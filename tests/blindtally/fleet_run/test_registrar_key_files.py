@@ -124,7 +124,9 @@ def test_a_study_of_reports_needs_no_registrar_and_a_sum_does(tmp_path: Path) ->
     reports, missing = parse_question(asked | {"epsilon": 1.0}), tmp_path / "nowhere"
     study = StudyView.model_validate(study_document(reports, terms))
     assert load_registrar_of(study, missing) is None
-    sums = AdaptiveIbltQuestion(threshold=9, contribution=2, domain=Utf8(max_bytes=6), words=1500)
+    sums = AdaptiveIbltQuestion(
+        threshold=9, contribution=2, domain=Utf8(max_bytes=6), message_bytes=4394
+    )
     study = StudyView.model_validate(study_document(sums, terms))
     with pytest.raises(KeyFileError, match="names no registrar"):
         load_registrar_of(study, missing)

@@ -17,7 +17,14 @@ from protocol.mechanisms.registry import MECHANISMS, parse_question
 from tests.support.views import cohort_document, round_document, study_document
 
 SETUP = build_setup(
-    DataFile(), devices=20, rounds=2, dropout=0.1, seed=1, threshold=3, contribution=2, words=None
+    DataFile(),
+    devices=20,
+    rounds=2,
+    dropout=0.1,
+    seed=1,
+    threshold=3,
+    contribution=2,
+    message_bytes=None,
 )
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 STUDY = StudyView.model_validate(study_document(SETUP.question, SETUP.terms, id="3f2a"))

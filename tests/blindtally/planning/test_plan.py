@@ -13,6 +13,7 @@ from blindtally.cli import app
 from blindtally.planning import study_forecast
 from blindtally.planning.bracketing_populations import zipf_population
 from blindtally.planning.f1_by_words import F1Curve, F1Point
+from blindtally.planning.lying_devices import equal_cohorts
 from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.central.compared_releases import best_designs
@@ -21,6 +22,7 @@ from protocol.mechanisms.reports.dictionary import DictionaryQuestion
 from protocol.mechanisms.reports.prefix_extension import PrefixQuestion
 from protocol.mechanisms.tracked.plan import TrackedQuestion
 from protocol.oracles.registry import oracle_for
+from protocol.round_sizes import message_bytes_of
 from tests.protocol.test_report_advice import recommend
 
 LETTERS = "abcdefgh"
@@ -82,8 +84,8 @@ def test_the_question_is_the_one_that_finds_most(words: Path) -> None:
     question = parse_question(document["question"])
     assert question.mechanism == best["mechanism"]
     assert isinstance(question, TrackedQuestion)
-    assert question.words == 150
-    assert best["upload_bytes"] <= question.nbytes
+    assert question.message_bytes == message_bytes_of(equal_cohorts(600), 300)
+    assert best["upload_bytes"] <= 300
     sizes = [document["words"][goal] for goal in ("0.8", "0.9", "0.95")]
     assert sizes == sorted(sizes)
     liars = [(row["liars"], row["lift"], row["lost_share"]) for row in document["lying_devices"]]

@@ -193,7 +193,7 @@ def test_the_domain_can_be_chosen(
     [
         (["--data", "none.csv"], "none.csv: no such file"),
         (["--data", "{words}", "--column", "item"], "line 1: no column is named 'item'"),
-        (["--data", "{words}", "--words", 20], "words are needed"),
+        (["--data", "{words}", "--words", 20], "are needed"),
         (["--data", "{words}", "--set", "alphabet=xyz"], "none of its items is in the domain"),
         (["--data", "{words}", "--set", "alphabet=ww"], "a character occurs twice"),
         (["--data", "{words}", "--set", "dropout=1.5"], "dropout: must be below 0.9"),
@@ -267,7 +267,7 @@ def outcome(
             "question": {
                 "threshold": 5,
                 "contribution": 1,
-                "words": 100,
+                "message_bytes": 7964,
                 "domain": {"kind": "utf8", "max_bytes": 3},
             },
             "t": 2,

@@ -78,7 +78,7 @@ def test_a_known_bound_lowers_the_worst_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mechanism", "options", "why"),
     [
-        ("ocms", ["--words", 3, "--delta", 0.1], "ocms takes no --words, --delta"),
+        ("ocms", ["--words", 3, "--delta", 0.1], "ocms takes no --delta, --words"),
         ("ocms", ["--set", "max_frequency=0.1"], "max_frequency must be 1 except for goal worst"),
         ("ocms", ["--set", "low=0"], "low, high and alpha go with numbers"),
         ("tracked", ["--epsilon", 1, "--goal", "l2"], "tracked takes no --epsilon, --goal"),

@@ -13,7 +13,7 @@ import stamina
 from pydantic import ValidationError
 
 from blindtally import QualityGoal, Tracked
-from blindtally.planning import recommended_words
+from blindtally.planning import recommended_size
 from client.analyst import study_creation
 from client.analyst.analyst import Analyst
 from client.analyst.async_analyst import AsyncAnalyst
@@ -31,7 +31,9 @@ from secagg.keys import Identity
 from tests.support.views import NOON, round_document, study_document
 from tools import unasync
 
-QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=4, domain=Utf8(max_bytes=6), words=1500)
+QUESTION = AdaptiveIbltQuestion(
+    threshold=5, contribution=4, domain=Utf8(max_bytes=6), message_bytes=4394
+)
 REGISTRAR = Identity.of(bytes(range(32))).public.hex()
 MEMBERS = [Identity.of(bytes([n]) * 32).public.hex() for n in range(1, 8)]
 VOLUNTEERS = VolunteerTerms(volunteers=60, size=30)
@@ -122,7 +124,7 @@ async def test_a_study_is_created_and_started_in_one_call(kind: Kind) -> None:
     analyst: Any = kind("http://service/", "btk_mine", transport=transport)
     made = await answer_of(analyst.create("words", QUESTION, TERMS, rounds=2))
     assert (made.id, made.state, made.view.rounds) == ("s1", "running", 2)
-    assert made.words_reason == ""
+    assert made.size_reason == ""
     assert "s1 'words', running" in repr(made)
     await answer_of(analyst.close())
 
@@ -152,30 +154,30 @@ async def test_the_words_auto_are_chosen_when_the_study_is_created(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        recommended_words,
-        "choose_words",
+        recommended_size,
+        "choose_size",
         lambda asked, terms, rounds: (asked.contribution + terms.max_devices + rounds, "reason"),
     )
 
     def answer(request: httpx.Request) -> httpx.Response:
         sent = json.loads(request.content)
-        assert sent["question"]["words"] == 4 + 10 + 2
+        assert sent["question"]["message_bytes"] == 4 + 10 + 2
         return httpx.Response(201, json=study() | {"question": sent["question"]})
 
-    question = Tracked(threshold=5, contribution=4, domain=Utf8(max_bytes=6), words="auto")
+    question = Tracked(threshold=5, contribution=4, domain=Utf8(max_bytes=6), message_bytes="auto")
     async with asking(kind, answer) as analyst:
         made = await answer_of(analyst.create("words", question, TERMS, rounds=2))
-    assert (made.view.question.words, made.words_reason) == (16, "reason")
+    assert (made.view.question.message_bytes, made.size_reason) == (16, "reason")
 
 
 async def test_without_the_simulation_it_advises_what_to_install(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def choose_words(*_asked: object) -> None:
+    def choose_size(*_asked: object) -> None:
         raise ModuleNotFoundError("No module named 'scipy'", name="scipy")
 
-    monkeypatch.setattr(recommended_words, "choose_words", choose_words)
-    question = Tracked(threshold=5, contribution=4, domain=Utf8(max_bytes=6), words="auto")
+    monkeypatch.setattr(recommended_size, "choose_size", choose_size)
+    question = Tracked(threshold=5, contribution=4, domain=Utf8(max_bytes=6), message_bytes="auto")
     async with asking(kind, lambda _request: httpx.Response(500)) as analyst:
         text = f"needs scipy, which an extra brings: {install_command('simulate')}"
         with pytest.raises(ModuleNotFoundError, match=re.escape(text)):

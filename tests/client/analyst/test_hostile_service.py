@@ -159,7 +159,9 @@ async def test_pages_that_never_end_are_an_error(
 ) -> None:
     for sender in ("sender", "async_sender"):
         monkeypatch.setattr(f"client.analyst.{sender}.MAX_LIST_ROWS", 40)
-    question = TrackedQuestion(threshold=5, contribution=1, domain=Utf8(max_bytes=3), words=900)
+    question = TrackedQuestion(
+        threshold=5, contribution=1, domain=Utf8(max_bytes=3), message_bytes=3324
+    )
     study = study_document(question, Terms(cohort_size=16, minimum=8))
     sent = 0
 
@@ -211,7 +213,9 @@ def test_short_events_of_any_number_are_within_the_limit() -> None:
 @pytest.mark.parametrize("id_sent", ["\x1b[2J", "..", "a/b", "a" * 65, ""])
 def test_a_study_with_an_impossible_id_is_refused(id_sent: str) -> None:
     """Otherwise the id would be in paths and plans, whose errors no command expects."""
-    question = TrackedQuestion(threshold=5, contribution=1, domain=Utf8(max_bytes=3), words=900)
+    question = TrackedQuestion(
+        threshold=5, contribution=1, domain=Utf8(max_bytes=3), message_bytes=3324
+    )
     document = study_document(question, Terms(cohort_size=16, minimum=8), id=id_sent)
     with pytest.raises(UnsafeRequestError, match="id"):
         parse_document(StudyView, json.dumps(document).encode())

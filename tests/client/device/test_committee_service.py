@@ -63,7 +63,7 @@ async def create(connect: ClientFactory, convening: float = 30, **terms: object)
         "terms": TERMS.model_copy(update=terms),
         "timeouts": timeouts,
         "rounds": 1,
-        "question": REQUEST.question.model_copy(update={"words": 4000}),
+        "question": REQUEST.question.model_copy(update={"message_bytes": 9784}),
     }
     async with connect() as http:
         request = REQUEST.model_copy(update=changes).model_dump(mode="json")

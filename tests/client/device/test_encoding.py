@@ -37,7 +37,10 @@ class _Place(str, Enum):  # noqa: UP042 - people have such classes
 
 
 QUESTION = AdaptiveIbltQuestion(
-    threshold=5, contribution=6, domain=Alphabet(characters="\0abc", length=3, pad="\0"), words=2000
+    threshold=5,
+    contribution=6,
+    domain=Alphabet(characters="\0abc", length=3, pad="\0"),
+    message_bytes=4744,
 )
 
 

@@ -33,7 +33,7 @@ SERVICE_URL, OTHER_URL = "https://here", "https://there"
 POLICY = Policy()
 TERMS = Terms(cohort_size=100, minimum=80, corrupt=0.1, dropout=0.2)
 EXACT_QUESTION = AdaptiveIbltQuestion(
-    threshold=10, contribution=2, domain=Utf8(max_bytes=6), words=2000
+    threshold=10, contribution=2, domain=Utf8(max_bytes=6), message_bytes=8384
 )
 
 
@@ -53,7 +53,12 @@ def exact_plan(study: str = "next") -> AnyPlan:
 @cache
 def trie_plan(variance: float) -> AnyPlan:
     """Return a plan of counts by coins, or of all votes with noise of a `variance` above 0."""
-    asked = {"threshold": 10, "contribution": 1, "domain": Utf8(max_bytes=2), "words": 2**16}
+    asked = {
+        "threshold": 10,
+        "contribution": 1,
+        "domain": Utf8(max_bytes=2),
+        "message_bytes": 135_456,
+    }
     coins = {"epsilon": 8, "delta": 0.5, "mode": "sample-threshold", "theta": 4, "probability": 0.5}
     question = TrieHhQuestion.model_validate(asked | coins | {"every_round": False})
     plan: AnyPlan = SUM_MECHANISMS["triehh"].first_plan(question, TERMS, "next", 2, Random(1))

@@ -73,7 +73,7 @@ async def test_noise_is_drawn_outside_the_event_loop(
         return encode(*parts)
 
     domain = {"kind": "listed", "items": ["word", "other"]}
-    asked = {"mechanism": "count-median", "threshold": 5, "contribution": 1, "words": 100}
+    asked = {"mechanism": "count-median", "threshold": 5, "contribution": 1, "message_bytes": 1984}
     question = parse_question(asked | {"domain": domain, "rows": 1, "epsilon": epsilon})
     monkeypatch.setattr("client.device.participation.encode", noted)
     monkeypatch.setattr("client.device.participation.NOISE_EVENT_WORK_BYTES", 2**40)

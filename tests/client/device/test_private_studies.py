@@ -33,7 +33,7 @@ GENEROUS_POLICY = trusting_policy(
 async def create(
     connect: ClientFactory, terms: Terms = TERMS, enrolling: float = 600, **own: Any
 ) -> StudyView:
-    asked = {"threshold": 4, "contribution": 1, "domain": DOMAIN, "words": 400}
+    asked = {"threshold": 4, "contribution": 1, "domain": DOMAIN, "message_bytes": 2584}
     question = TrieHhQuestion.model_validate(asked | {"epsilon": 8, "delta": 1e-3} | own)
     return await create_study(connect, question, 4, terms, enrolling)
 
@@ -104,7 +104,7 @@ async def test_a_study_with_noise_and_losses_finds_what_many_hold(connect: Clien
 async def test_a_sketch_with_noise_counts_and_spends_no_exact_study(connect: ClientFactory) -> None:
     """Noise has a deviation below 3, and 18 devices hold an item: 1 run in 10^5 fails."""
     asked = {"mechanism": "count-sketch", "threshold": 5, "contribution": 1, "rows": 1}
-    question = parse_question(asked | {"domain": DOMAIN, "words": 400, "epsilon": 2})
+    question = parse_question(asked | {"domain": DOMAIN, "message_bytes": 2584, "epsilon": 2})
     study = await create_study(connect, question, rounds=1)
     policy = trusting_policy(min_cohort=6, max_exact_studies=0)
     config = FleetConfig(devices=20, dropout=0.1, seed=3, policy=policy)

@@ -30,7 +30,9 @@ from tests.support.policies import trusting_policy
 HOLDINGS = [{"common": 1, f"rare {index % 3}": 2} for index in range(18)]
 STEPS_BEFORE_MASKING = {DeviceStep.JOINED, DeviceStep.SHARED, DeviceStep.CHECKED}
 CONFIG = FleetConfig(9, dropout=0.2, seed=1, policy=trusting_policy(min_cohort=3, min_corrupt=0.05))
-QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=2, domain=Utf8(max_bytes=12), words=1000)
+QUESTION = AdaptiveIbltQuestion(
+    threshold=5, contribution=2, domain=Utf8(max_bytes=12), message_bytes=3264
+)
 
 
 class Elsewhere(ThreadPoolExecutor):

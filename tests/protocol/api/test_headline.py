@@ -46,13 +46,18 @@ ROWS = rows(("{b}\x1b", 178.4, 9.0), ("c", 12, 0), ("d", 9, 0))
 def test_a_list_has_its_length_and_its_first_item(
     threshold: float, devices: int | None, listed: list[HeavyHitter], sentence: str
 ) -> None:
-    asked = {"mechanism": "tracked", "threshold": threshold, "contribution": 2, "words": 600}
+    asked = {
+        "mechanism": "tracked",
+        "threshold": threshold,
+        "contribution": 2,
+        "message_bytes": 2984,
+    }
     question = parse_question(asked | {"domain": UTF8})
     assert str(headline(question, devices, listed)) == sentence
 
 
 def test_answers_from_a_list_of_options_are_called_options() -> None:
-    asked = {"mechanism": "tracked", "threshold": 8, "contribution": 1, "words": 600}
+    asked = {"mechanism": "tracked", "threshold": 8, "contribution": 1, "message_bytes": 2984}
     question = parse_question(asked | {"domain": {"kind": "listed", "items": ["c", "d", "e"]}})
     listed = str(headline(question, 40, ROWS[1:]))
     assert listed == "2 options were counted at 8 or more of 40 devices; c at 12 of them (30%)."
@@ -90,7 +95,7 @@ def test_numbers_have_their_median() -> None:
 )
 def test_a_rounding_is_stated_where_it_shows(rounding: float, end: str) -> None:
     domain = {"kind": "interval", "low": 0, "high": 100, "length": 10}
-    asked = {"mechanism": "number-sums", "threshold": 5, "contribution": 1, "words": 100}
+    asked = {"mechanism": "number-sums", "threshold": 5, "contribution": 1, "message_bytes": 1984}
     zeros = dict.fromkeys(NumberSummary.model_fields, 0.0) | {"segment": None, "devices": 80}
     numbers = NumberSummary(**zeros | {"sum": 3860, "mean": 48.25, "rounding": rounding})
     text = str(headline(parse_question(asked | {"domain": domain}), 80, numbers=numbers))

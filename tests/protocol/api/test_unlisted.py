@@ -34,13 +34,13 @@ REGIONS = {
     "inner": {"kind": "interval", "low": 0, "high": 10, "alpha": 10, "length": 2},
 }
 TRIE = {"mechanism": "triehh", "threshold": 5, "epsilon": 1, "delta": 1e-6, "domain": LETTERS}
-TRACKED = {"mechanism": "tracked", "threshold": 60, "words": 90_000, "domain": OPTIONS}
+TRACKED = {"mechanism": "tracked", "threshold": 60, "message_bytes": 190_364, "domain": OPTIONS}
 SMALLEST = 8  # devices of 200 that hold the most common item
 
 
 def first_plan(fields: dict[str, Any], rounds: int = 2) -> AnyPlan:
     sums = fields["mechanism"] in SUM_MECHANISMS
-    words = {"words": 5000} if sums else {}
+    words = {"message_bytes": 20_364} if sums else {}
     question = parse_question({"contribution": 1} | words | fields)
     plan: AnyPlan = MECHANISMS[question.mechanism].first_plan(
         question, TERMS, "study", rounds, Random(1)
@@ -117,7 +117,7 @@ def test_the_bar_of_a_trie_is_of_the_devices_of_all_levels() -> None:
             CountedRounds(2, 0, 0, 0),
             "No round is in the answer: each cohort of a round needs 3",
         ),
-        (TRACKED, CountedRounds(1, 1, 0, 900), "Use more words than 90,000"),
+        (TRACKED, CountedRounds(1, 1, 0, 900), "Use more message_bytes than"),
         (TRACKED, CountedRounds(2, 2, 2, 50), "Fewer than 60 devices cannot hold one item"),
         (TRACKED, CountedRounds(2, 2, 2, 900), "the threshold is 60. To list more, use a lower"),
         (TRACKED, CountedRounds(2, 2, 2, 900), "(devices accept 5 by default)"),

@@ -39,7 +39,7 @@ from tests.support.policies import refused_for, trusting_policy
 STUDY = "study-1"
 TERMS = Terms(cohort_size=100, minimum=80, corrupt=0.1, dropout=0.2)
 QUESTION = AdaptiveIbltQuestion(
-    threshold=10, contribution=20, domain=Utf8(max_bytes=12), words=2000
+    threshold=10, contribution=20, domain=Utf8(max_bytes=12), message_bytes=8384
 )
 PLAN: AnyPlan = MECHANISMS["adaptive-iblt"].first_plan(QUESTION, TERMS, STUDY, 9, Random(1))
 POLICY = trusting_policy(max_contribution=20, min_cohort=64)  # 64 of 80 are the quorum
@@ -163,7 +163,7 @@ def trie(levels: int = LEVELS, **own: object) -> AnyPlan:
     domain = Alphabet(characters="abcd", length=LEVELS)
     asked = {"mechanism": "triehh", "threshold": 9, "contribution": 1, "domain": domain}
     question = parse_question(
-        asked | {"words": 2000, "epsilon": 1.0, "delta": 1e-6, "mode": "noise"} | own
+        asked | {"message_bytes": 8384, "epsilon": 1.0, "delta": 1e-6, "mode": "noise"} | own
     )
     return MECHANISMS["triehh"].first_plan(question, TERMS, STUDY, levels, Random(1))
 
@@ -300,7 +300,7 @@ def test_reports_whose_delta_is_too_large_are_refused(policy: Policy, delta: flo
 
 def test_a_threshold_of_exact_sums_is_not_below_the_policys() -> None:
     def asked(threshold: float, **more: Any) -> AnyPlan:
-        fields = {"mechanism": "adaptive-iblt", "contribution": 1, "words": 2**16}
+        fields = {"mechanism": "adaptive-iblt", "contribution": 1, "message_bytes": 135_456}
         document = fields | {"threshold": threshold, "domain": Utf8(max_bytes=2)} | more
         question = parse_question(document)
         return MECHANISMS[question.mechanism].first_plan(question, TERMS, STUDY, 1, Random(1))
@@ -351,7 +351,12 @@ def test_a_rule_that_reports_items_of_any_count_is_refused(mechanism: str) -> No
     """The proof's rule reports what half of the tables list, so two tables show single devices."""
 
     def asked(**own: object) -> AnyPlan:
-        fields = {"mechanism": mechanism, "threshold": 5, "contribution": 1, "words": 2**16}
+        fields = {
+            "mechanism": mechanism,
+            "threshold": 5,
+            "contribution": 1,
+            "message_bytes": 135_456,
+        }
         question = parse_question(fields | {"domain": Utf8(max_bytes=2)} | own)
         return MECHANISMS[mechanism].first_plan(question, TERMS, STUDY, 1, Random(1))
 
@@ -373,7 +378,7 @@ def test_fewer_devices_than_the_policys_threshold_reach_no_threshold() -> None:
 
 def test_a_plan_that_no_honest_study_has_is_refused() -> None:
     domain = Hashed(max_bytes=60)
-    question = TrackedQuestion(threshold=50, contribution=3, domain=domain, words=4000)
+    question = TrackedQuestion(threshold=50, contribution=3, domain=domain, message_bytes=12_384)
     first = MECHANISMS["tracked"].first_plan(question, TERMS, STUDY, 9, Random(1))
     check_plan(POLICY, first, STUDY, 1)
     name = domain.name("an item that one device holds")
@@ -389,7 +394,9 @@ def test_a_plan_that_no_honest_study_has_is_refused() -> None:
 
 
 def test_a_vector_of_many_small_elements_is_refused() -> None:
-    question = TrackedQuestion(threshold=50, contribution=3, domain=Utf8(max_bytes=3), words=2**15)
+    question = TrackedQuestion(
+        threshold=50, contribution=3, domain=Utf8(max_bytes=3), message_bytes=69_920
+    )
     first = MECHANISMS["tracked"].first_plan(question, TERMS, STUDY, 9, Random(1))
     items = [f"{number:03x}" for number in range(16**3)]
     counters = {"counter_groups": [{"bits": 1, "items": items}], "cells": 60, "round": 2}
@@ -451,7 +458,7 @@ def test_a_cohort_that_may_keep_too_few_is_refused() -> None:
 
 
 SUM: dict[str, Any] = {
-    "mechanism": "adaptive-iblt", "threshold": 200, "contribution": 1, "words": 2000,
+    "mechanism": "adaptive-iblt", "threshold": 200, "contribution": 1, "message_bytes": 8384,
     "domain": {"kind": "utf8", "max_bytes": 12},
 }  # fmt: skip
 REPORT: dict[str, Any] = {
@@ -459,7 +466,7 @@ REPORT: dict[str, Any] = {
     "domain": {"kind": "listed", "items": ["a", "b"]},
 }  # fmt: skip
 SKETCH: dict[str, Any] = {
-    "mechanism": "count-sketch", "threshold": 100, "contribution": 1, "words": 20_000,
+    "mechanism": "count-sketch", "threshold": 100, "contribution": 1, "message_bytes": 44_384,
     "domain": {"kind": "utf8", "max_bytes": 2},
 }  # fmt: skip
 INTERVAL = {"kind": "interval", "low": 0, "high": 100, "alpha": 10, "length": 2}
@@ -478,7 +485,7 @@ OPERATORS = [Identity.of(bytes([number]) * 32).public.hex() for number in range(
         (SUM, {"minimum": 62}, None),
         (SUM, {"corrupt": 0.05}, "min_corrupt"),
         (SUM, {"sigma": 39}, "min_sigma"),
-        (SUM | {"words": 2_100_000}, {}, "max_upload_bytes"),
+        (SUM | {"message_bytes": 4_204_384}, {}, "max_upload_bytes"),
         (SKETCH, {}, "accept_exact_estimates"),
         (SKETCH | {"mechanism": "count-median"}, {}, "accept_exact_estimates"),
         (SKETCH | {"mechanism": "approximate-histogram"}, {}, "accept_exact_estimates"),

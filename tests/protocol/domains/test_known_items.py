@@ -18,8 +18,8 @@ def known(*items: str, **wishes: Any) -> KnownItems:
 
 
 def chosen(length: int, words: int, choice: str = "auto", **wishes: Any) -> Domain:
-    items = known(*LETTERS, "a" * length, choice=choice, **wishes)
-    fields = {"contribution": 1, "words": words}
+    items = known(*LETTERS, "a" * length, choice=choice, words=words, **wishes)
+    fields = {"contribution": 1}
     domain: Domain = MECHANISMS["tracked"].domain_about(items, fields)
     return domain
 

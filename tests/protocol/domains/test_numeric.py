@@ -100,7 +100,7 @@ def test_anything_but_a_number_of_the_interval_is_outside(item: str) -> None:
 
 
 def test_a_device_gives_one_item_for_all_numbers_of_a_cell() -> None:
-    question = AdaptiveIbltQuestion(threshold=1, contribution=9, domain=DAYS, words=1000)
+    question = AdaptiveIbltQuestion(threshold=1, contribution=9, domain=DAYS, message_bytes=3784)
     held = {"12.1": 2, "12.2": 3, "366": 1, "80": 1}
     given = make_contribution(question, held, np.random.default_rng(1))
     assert given.histogram == Counter({DAYS.canonical("12.1"): 5, DAYS.canonical("80"): 1})

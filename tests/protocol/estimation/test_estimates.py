@@ -66,7 +66,7 @@ def test_an_estimate_that_is_certain_needs_no_margin() -> None:
 
 def test_estimates_and_variances_add_up_over_rounds_and_the_heavy_are_ranked() -> None:
     question = AdaptiveIbltQuestion(
-        threshold=5, contribution=3, domain=Utf8(max_bytes=12), words=2000
+        threshold=5, contribution=3, domain=Utf8(max_bytes=12), message_bytes=5784
     )
     first = add_estimates(
         EMPTY_STATE, [Estimate("a", 5, 1), Estimate("b", 3, 2), Estimate("c", 4, 9)]

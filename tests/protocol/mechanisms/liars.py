@@ -13,6 +13,7 @@ from protocol.mechanisms.iblt.sampled_table import SampledTable, sampled_table
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.question_and_plan import Terms
 from protocol.reference_mechanisms.subsampled_iblt import SubsampledIbltPlan
+from protocol.round_sizes import message_bytes_of
 from protocol.study_state import EMPTY_STATE, StudyState
 from secagg.ring import Vector
 from tests.protocol.chance import seeded
@@ -91,9 +92,14 @@ class AttackedRound:
 
 
 def attacked_round(question: Any, number: int, cohorts: int = 1) -> AttackedRound:
-    """Return round `number` of a study of `question` that was honest so far."""
+    """Return round `number` of a study that was honest so far.
+
+    The `message_bytes` of `question` are those of a vector: shares of keys are added.
+    """
     mechanism, size = SUM_MECHANISMS[question.mechanism], DEVICES // cohorts
     terms = Terms(cohort_size=size, minimum=size // 2, cohorts=cohorts)
+    message = message_bytes_of(terms, question.message_bytes)
+    question = question.model_copy(update={"message_bytes": message})
     plan, state = mechanism.first_plan(question, terms, "liars", number, Random(3)), EMPTY_STATE
     words = seeded(5)
     for earlier in range(1, number):

@@ -53,15 +53,19 @@ VALUES = (1, 10, 30, 100, 150, 200, 300, 500, 700, 900, 1000, 2000, 5000)
 
 
 def adaptive(contribution: int = 1) -> AdaptiveIbltQuestion:
-    return AdaptiveIbltQuestion(threshold=50.0, contribution=contribution, words=700, domain=DIGITS)
+    return AdaptiveIbltQuestion(
+        threshold=50.0, contribution=contribution, message_bytes=1400, domain=DIGITS
+    )
 
 
 def tracked(contribution: int = 1) -> TrackedQuestion:
-    return TrackedQuestion(threshold=50.0, contribution=contribution, words=700, domain=DIGITS)
+    return TrackedQuestion(
+        threshold=50.0, contribution=contribution, message_bytes=1400, domain=DIGITS
+    )
 
 
 def subsampled() -> SubsampledIbltQuestion:
-    return SubsampledIbltQuestion(threshold=50.0, contribution=1, words=700, domain=DIGITS)
+    return SubsampledIbltQuestion(threshold=50.0, contribution=1, message_bytes=1400, domain=DIGITS)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +102,7 @@ def test_what_counters_hold_is_not_left_for_the_table() -> None:
 
 def test_a_device_adds_to_an_item_once_if_items_are_sampled_in_units() -> None:
     """Six devices with ten items each may add 6 units to one item, though 30 to all items."""
-    question = AdaptiveIbltQuestion(threshold=5, contribution=10, words=3000, domain=DIGITS)
+    question = AdaptiveIbltQuestion(threshold=5, contribution=10, message_bytes=8304, domain=DIGITS)
     mechanism, terms = SUM_MECHANISMS["adaptive-iblt"], Terms(cohort_size=40, minimum=5)
     plan = mechanism.first_plan(question, terms, "liars", 3, Random(1))
     plan = plan.model_copy(update={"t": 10.0, "cells": 204})
@@ -142,7 +146,12 @@ def test_nothing_is_sampled_at_a_threshold_of_1_so_that_the_bound_is_exact() -> 
 
 LETTERS = Alphabet(characters="abcdefgh", length=2)
 TERMS = Terms(cohort_size=40, minimum=20, dropout=0.1)
-ASKED: dict[str, Any] = {"threshold": 1, "contribution": 1, "domain": LETTERS, "words": 3000}
+ASKED: dict[str, Any] = {
+    "threshold": 1,
+    "contribution": 1,
+    "domain": LETTERS,
+    "message_bytes": 16_364,
+}
 CENTRAL: dict[str, Any] = ASKED | {"epsilon": 8, "delta": 0.6, "every_round": False}
 
 SAMPLED_HISTOGRAM = HierarchicalHistogramQuestion(
@@ -367,7 +376,7 @@ def test_junk_of_one_device_does_not_make_the_cohorts_of_others_unreadable(quest
 
 def test_noise_gives_no_candidate_a_larger_count_than_there_are_devices() -> None:
     """Two rounds of 40 devices that all hold one item, and noise of 9 in its cells."""
-    asked = ASKED | {"words": 600, "mechanism": "count-sketch", "rows": 3, "threshold": 30}
+    asked = ASKED | {"message_bytes": 3504, "mechanism": "count-sketch", "rows": 3, "threshold": 30}
     exact, question = (FrequencySketchQuestion(**asked, epsilon=each) for each in (None, 8.0))
     mechanism, state = SUM_MECHANISMS["count-sketch"], EMPTY_STATE
     plan = mechanism.first_plan(exact, TERMS, "liars", 2, Random(1))

@@ -32,7 +32,7 @@ each_kind = pytest.mark.parametrize("kind", ["pairwise", "one-shot"])
 
 def question(**own: object) -> NumberSumsQuestion:
     return NumberSumsQuestion.model_validate(
-        {"domain": PERCENTS, "words": 100, "threshold": 1} | own
+        {"domain": PERCENTS, "message_bytes": 11_084, "threshold": 1} | own
     )
 
 
@@ -145,7 +145,7 @@ def test_a_round_counts_for_the_segments_with_enough_devices_only() -> None:
 
 
 def test_the_server_deletes_sums_and_the_policys_threshold_is_the_default() -> None:
-    asked = NumberSumsQuestion(domain=PERCENTS, words=100)
+    asked = NumberSumsQuestion(domain=PERCENTS, message_bytes=11_084)
     assert asked.discards_sums
     assert asked.min_reported_count == 5
 

@@ -25,7 +25,9 @@ from protocol.simulation.study import RoundOutcome, run_study
 from protocol.study_state import EMPTY_STATE
 from tests.protocol.mechanism_examples import EXAMPLES
 
-QUESTION = AdaptiveIbltQuestion(threshold=30, contribution=1, words=1500, domain=Utf8(max_bytes=4))
+QUESTION = AdaptiveIbltQuestion(
+    threshold=30, contribution=1, message_bytes=13_364, domain=Utf8(max_bytes=4)
+)
 GOAL = QualityGoal(precision=0.9, recall=0.9)
 ITEMS = [f"{number:04}" for number in range(2000)]
 DEVICES, ROUNDS = 1500, 20
@@ -76,7 +78,7 @@ def test_a_question_can_have_a_goal_if_its_answers_state_their_quality(name: str
 
 
 def test_the_rule_of_the_theorem_cannot_have_a_goal() -> None:
-    fields: dict[str, Any] = {"threshold": 30, "contribution": 1, "words": 10**6}
+    fields: dict[str, Any] = {"threshold": 30, "contribution": 1, "message_bytes": 2_010_364}
     question = SubsampledIbltQuestion(domain=QUESTION.domain, rule="theorem", **fields)
     assert "subsampled-iblt does not estimate" in (goal_fault(question) or "")
     assert goal_fault(question.model_copy(update={"rule": "practical"})) is None
@@ -154,7 +156,7 @@ def test_the_expected_recall_is_true_where_two_samples_make_an_item_heavy(
             "mechanism": name,
             "threshold": 2 * rounds + 8,
             "contribution": 1,
-            "words": 400 if rounds == 1 else 600,
+            "message_bytes": 9864 if rounds == 1 else 10_264,
             "domain": {"kind": "utf8", "max_bytes": 8},
         }
     )
@@ -178,7 +180,7 @@ def test_the_expected_recall_is_true_where_two_samples_make_an_item_heavy(
 
 def test_an_item_whose_string_is_not_known_yet_counts_as_wrong() -> None:
     domain = Hashed(max_bytes=4, key_bits=24)
-    question = TrackedQuestion(threshold=30, contribution=1, words=1500, domain=domain)
+    question = TrackedQuestion(threshold=30, contribution=1, message_bytes=13_364, domain=domain)
     mechanism = SUM_MECHANISMS[question.mechanism]
     _, _, outcome = islice(run_to_goal(1, None, question), 3)
     answer = mechanism.final_answer(question, outcome.study_state)

@@ -33,7 +33,7 @@ def study(
 ) -> tuple[list[str], RateHistory]:
     """Return the heavy hitters of a study and their history; half way two items may change."""
     asked: dict[str, Any] = {"threshold": 60, "contribution": copies, "domain": LETTERS}
-    question = parse_question(asked | {"words": 500 * copies**2, "mechanism": mechanism})
+    question = parse_question(asked | {"message_bytes": 11_364 * copies**2, "mechanism": mechanism})
     rng, shares, rounds = np.random.default_rng(seed), SHARES.copy(), []
     for number in range(ROUNDS):
         if is_planted and number == ROUNDS // 2:
@@ -90,7 +90,7 @@ def test_a_rising_item_and_one_that_is_gone_are_found() -> None:
 def test_rounds_that_were_not_read_have_no_exposure() -> None:
     """A table with far too many items between two small rounds."""
     question = parse_question(
-        {"mechanism": "adaptive-iblt", "threshold": 5, "contribution": 1, "words": 400}
+        {"mechanism": "adaptive-iblt", "threshold": 5, "contribution": 1, "message_bytes": 8_864}
         | {"domain": Utf8(max_bytes=3)}
     )
     which, state, chance = SUM_MECHANISMS["adaptive-iblt"], EMPTY_STATE, seeded(1)
@@ -142,7 +142,7 @@ def test_rounds_of_a_long_study_share_blocks() -> None:
 def test_hashed_items_are_found_by_their_strings() -> None:
     """Two rounds of devices that all hold one string; its string is fetched in the second."""
     question = parse_question(
-        {"mechanism": "tracked", "threshold": 60, "contribution": 1, "words": 2000}
+        {"mechanism": "tracked", "threshold": 60, "contribution": 1, "message_bytes": 14_364}
         | {"domain": Hashed(max_bytes=20, salt="s")}
     )
     which, state, chance = SUM_MECHANISMS["tracked"], EMPTY_STATE, seeded(1)
@@ -161,6 +161,11 @@ def test_hashed_items_are_found_by_their_strings() -> None:
 
 
 def _plan(rounds: int) -> AnyPlan:
-    asked = {"mechanism": "adaptive-iblt", "threshold": 5, "contribution": 1, "words": 400}
+    asked = {
+        "mechanism": "adaptive-iblt",
+        "threshold": 5,
+        "contribution": 1,
+        "message_bytes": 11_164,
+    }
     question = parse_question(asked | {"domain": Utf8(max_bytes=3)})
     return SUM_MECHANISMS["adaptive-iblt"].first_plan(question, TERMS, "s", rounds, Random(1))

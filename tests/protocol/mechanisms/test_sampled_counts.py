@@ -27,7 +27,7 @@ def _study(
     """
     rng = np.random.default_rng(seed)
     question = AdaptiveIbltQuestion(
-        threshold=50, contribution=1, words=2000, domain=Listed(items=_ITEMS)
+        threshold=50, contribution=1, message_bytes=14_364, domain=Listed(items=_ITEMS)
     )
     terms = Terms(cohort_size=1000, minimum=500, cohorts=10)
     mechanism = SUM_MECHANISMS["adaptive-iblt"]
@@ -108,7 +108,9 @@ def test_a_study_without_all_rounds_has_no_totals_of_change_points() -> None:
 @pytest.mark.parametrize("holders", [0, 1, 4, 5, 6])
 def test_an_item_of_fewer_than_five_devices_has_no_part_in_an_answer(holders: int) -> None:
     domain = Listed(items=("rare", "rarer"))
-    question = AdaptiveIbltQuestion(threshold=6, contribution=1, words=600, domain=domain)
+    question = AdaptiveIbltQuestion(
+        threshold=6, contribution=1, message_bytes=11_564, domain=domain
+    )
     mechanism, terms = SUM_MECHANISMS["adaptive-iblt"], Terms(cohort_size=100, minimum=3)
     plan = mechanism.first_plan(question, terms, "study", 1, Random(1))
     held = [{"rare": 1} for _ in range(holders)]
@@ -120,7 +122,7 @@ def test_an_item_of_fewer_than_five_devices_has_no_part_in_an_answer(holders: in
 
 def test_a_sample_counts_as_one_device_however_many_tokens_it_stands_for() -> None:
     """Count five samples at t = 4 as 20 tokens; a device may give an item three times at t = 1."""
-    fields = {"threshold": 15, "contribution": 3, "words": 600}
+    fields = {"threshold": 15, "contribution": 3, "message_bytes": 11_564}
     question = AdaptiveIbltQuestion(**fields, domain=Listed(items=_ITEMS))
     mechanism, terms = SUM_MECHANISMS["adaptive-iblt"], Terms(cohort_size=100, minimum=3)
     plan = mechanism.first_plan(question, terms, "study", 1, Random(1))
@@ -138,7 +140,7 @@ def test_items_of_fewer_than_five_devices_alone_leave_no_trace(
     mechanism: str, holders: int
 ) -> None:
     """Sample at t = 4: two samples are eight tokens, so an item of two devices may be faint."""
-    fields = {"mechanism": mechanism, "threshold": 50, "contribution": 1, "words": 600}
+    fields = {"mechanism": mechanism, "threshold": 50, "contribution": 1, "message_bytes": 11_564}
     question = parse_question(fields | {"domain": Listed(items=_ITEMS)})
     sums = SUM_MECHANISMS[mechanism]
     plan = sums.first_plan(question, Terms(cohort_size=100, minimum=50), "study", 1, Random(1))

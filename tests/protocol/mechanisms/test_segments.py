@@ -43,7 +43,7 @@ def run(question: AnyQuestion, held: list[dict[str, int]], rounds: int, seed: in
 
 
 def asked(mechanism: str, domain: Domain, **own: Any) -> AnyQuestion:
-    fields = {"mechanism": mechanism, "threshold": 10, "contribution": 1, "words": 3000}
+    fields = {"mechanism": mechanism, "threshold": 10, "contribution": 1, "message_bytes": 10_384}
     return parse_question(fields | {"domain": domain} | own)
 
 
@@ -92,9 +92,9 @@ def test_totals_and_shares_of_sampled_items_are_within_their_intervals(
     """
     inner = Alphabet(characters="abcdefghij", length=4)
     domain = Product(segments=SEGMENTS, inner=inner) if name == "letters" else DOMAINS["hashed"]
-    words = 150 if mechanism != "tracked" else 220
+    size = 9364 if mechanism != "tracked" else 9504
     own = {"t": 16} if mechanism == "subsampled-iblt" else {}
-    question = asked(mechanism, domain, words=words, threshold=20, **own)
+    question = asked(mechanism, domain, message_bytes=size, threshold=20, **own)
     rng, hits, errors = np.random.default_rng(7), np.zeros(2), []
     studies = 0
     for seed in range(12):
@@ -131,7 +131,9 @@ def test_totals_and_shares_of_sampled_items_are_within_their_intervals(
 @pytest.mark.parametrize("mechanism", ["adaptive-iblt", "subsampled-iblt", "tracked"])
 def test_a_total_has_no_item_of_fewer_than_five_devices(mechanism: str) -> None:
     """One device with many different items in a segment reaches the threshold of its total."""
-    question = asked(mechanism, DOMAINS["text"], threshold=5, contribution=13, words=60_000)
+    question = asked(
+        mechanism, DOMAINS["text"], threshold=5, contribution=13, message_bytes=124_384
+    )
     crowd = [{f"{SEGMENTS[n % 2]}:{WORDS[n % 6]}": 1} for n in range(160)]
     alone = {f"west:{number}": 1 for number in range(13)}
     assert set(segment_totals(question, run(question, [*crowd, alone], 1, 1))) == {"north", "south"}
@@ -143,7 +145,7 @@ def test_a_total_has_no_item_of_fewer_than_five_devices(mechanism: str) -> None:
 def test_rounds_that_were_not_read_do_not_show_the_total_of_one_device() -> None:
     """Five of six rounds could not be read, so one device is estimated as six."""
     domain = Product(segments=SEGMENTS, inner=Alphabet(characters="abcdefgh", length=4))
-    question = asked("subsampled-iblt", domain, threshold=5, words=150, t=1)
+    question = asked("subsampled-iblt", domain, threshold=5, message_bytes=4684, t=1)
     rng = Random(1)
     full = [f"north:{''.join(rng.choices('abcdefgh', k=4))}" for _ in range(500)]
     first = ["north:aaaa"] * 98 + ["west:aaaa", "south:aaaa"]

@@ -70,7 +70,7 @@ def test_an_item_that_was_counted_in_unread_rounds_is_not_scaled() -> None:
 def test_a_round_that_is_not_read_counts_by_the_rates_of_the_others(
     mechanism: str, own: dict[str, object]
 ) -> None:
-    asked = {"mechanism": mechanism, "threshold": 50, "contribution": 1, "words": 400}
+    asked = {"mechanism": mechanism, "threshold": 50, "contribution": 1, "message_bytes": 8564}
     question = parse_question(asked | {"domain": Utf8(max_bytes=3)} | own)
     which, state = SUM_MECHANISMS[mechanism], EMPTY_STATE
     plan: AnyPlan = which.first_plan(question, TERMS, "s", 2, Random(1))
@@ -102,7 +102,7 @@ def test_no_item_of_few_devices_is_listed_for_rounds_that_were_not_read(
     """
     asked = {"mechanism": "subsampled-iblt", "threshold": threshold, "contribution": contribution}
     domain = Utf8(max_bytes=8)
-    question = parse_question(asked | {"words": 900, "domain": domain, "t": 1.0})
+    question = parse_question(asked | {"message_bytes": 9564, "domain": domain, "t": 1.0})
     which = SUM_MECHANISMS["subsampled-iblt"]
     plan = which.first_plan(question, TERMS, "s", rounds, Random(1))
     copies = min(contribution, threshold // 5)

@@ -46,7 +46,7 @@ QUESTION = TrieHhQuestion(
     threshold=1,
     contribution=1,
     domain=Alphabet(characters="01", length=BITS + LEVELS),
-    words=2**18,
+    message_bytes=525_682,
     epsilon=1.0,
     delta=1e-6,
 )

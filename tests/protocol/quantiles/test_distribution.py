@@ -175,7 +175,7 @@ def nodes(shares: dict[tuple[int, ...], float]) -> PrefixTree:
 
 
 def study(mechanism: str, domain: object, items: list[str], **own: object) -> Distribution:
-    asked = {"mechanism": mechanism, "threshold": 10, "domain": domain, "words": 4000}
+    asked = {"mechanism": mechanism, "threshold": 10, "domain": domain, "message_bytes": 18_364}
     asked |= {"contribution": 1, "epsilon": 1, "delta": 1e-3} | own
     question = parse_question(asked)
     devices = [{item: 1} for item in items]
@@ -205,7 +205,7 @@ def test_prefixes_of_strings_have_frequencies(
     domain: Alphabet | Utf8, own: dict[str, object]
 ) -> None:
     if domain.kind == "utf8" and "stride" in own:
-        own = own | {"words": 400_000}
+        own = own | {"message_bytes": 811_664}
     measured = study("triehh", domain, WORDS, **own)
     frequencies = measured.frequency(["", "app", "appl", "apple", "be", "bear", "x", "pl", "ryx"])
     truth = np.array([1, 0.5, 0.5, 0.3, 0.5, 0.4, 0, 0, 0])
@@ -259,13 +259,15 @@ def test_what_had_no_place_in_the_frontier_is_within_the_interval() -> None:
     """The words hold two of sixteen letters at a time: nobody was asked what follows the others."""
     letters = "abcdefghijklmnop"
     words = [letter + "ab" for letter in letters for _ in range(300)]
-    strings = study("triehh", Alphabet(characters=letters, length=3), words, words=30, epsilon=8)
+    strings = study(
+        "triehh", Alphabet(characters=letters, length=3), words, message_bytes=11_724, epsilon=8
+    )
     frequencies = strings.frequency([letter + "a" for letter in letters])
     assert (frequencies.low <= 1 / 16).all()
     assert (frequencies.high >= 1 / 16).all()
     interval = NumericInterval(low=0, high=1, alpha=16, length=3)
     items = [interval.name(repr(cell / 16 + 1e-4)) for cell in range(16) for _ in range(1_500)]
-    numbers = study("triehh", interval, items, words=30, epsilon=8)
+    numbers = study("triehh", interval, items, message_bytes=11_724, epsilon=8)
     points = np.arange(16) / 16 + 0.002  # all values of the sixteenth are below
     ranks = numbers.rank(points)
     truth = (np.arange(16) + 1) / 16
@@ -277,7 +279,12 @@ def test_what_each_of_many_rounds_hides_is_within_the_interval() -> None:
     """Fifteen cells of 0.6 theta in each of eight rounds: an eighth of all that is never shown."""
     interval = NumericInterval(low=0, high=1, alpha=16, length=1)
     mechanism, devices, rounds = SUM_MECHANISMS["hierarchical-histogram"], 4000, 8
-    asked = {"mechanism": mechanism.name, "threshold": 1, "words": 1000, "domain": interval}
+    asked = {
+        "mechanism": mechanism.name,
+        "threshold": 1,
+        "message_bytes": 13_664,
+        "domain": interval,
+    }
     question = parse_question(asked | {"epsilon": 1, "delta": 1e-6, "mode": "sample-threshold"})
     terms = Terms(cohort_size=devices, minimum=devices // 2)
     plan = mechanism.first_plan(question, terms, "rare", rounds, random.Random(1))
@@ -320,7 +327,7 @@ def test_an_empty_tree_has_no_ranks() -> None:
     with pytest.raises(EmptyTreeError, match="add up to nothing"):
         leaf_cdf(np.zeros(4), 1)
     mechanism = SUM_MECHANISMS["hierarchical-histogram"]
-    asked = {"mechanism": mechanism.name, "threshold": 1, "words": 100, "mode": "noise"}
+    asked = {"mechanism": mechanism.name, "threshold": 1, "message_bytes": 2764, "mode": "noise"}
     question = parse_question(
         asked | {"epsilon": 1, "delta": 1e-3, "domain": NumericInterval(low=0, high=1, length=2)}
     )
@@ -331,7 +338,12 @@ def test_an_empty_tree_has_no_ranks() -> None:
 
 
 def test_a_mechanism_without_prefixes_has_no_distribution() -> None:
-    asked = {"mechanism": "adaptive-iblt", "threshold": 1, "contribution": 1, "words": 1000}
+    asked = {
+        "mechanism": "adaptive-iblt",
+        "threshold": 1,
+        "contribution": 1,
+        "message_bytes": 13_664,
+    }
     question = parse_question(asked | {"domain": Utf8(max_bytes=3)})
     terms = Terms(cohort_size=50, minimum=10)
     plan = SUM_MECHANISMS["adaptive-iblt"].first_plan(question, terms, "none", 1, random.Random(1))

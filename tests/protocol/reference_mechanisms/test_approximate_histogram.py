@@ -29,7 +29,7 @@ TERMS = Terms(cohort_size=100, minimum=50)
 
 def first_plan(rounds: int = 25, **changes: Any) -> ApproximateHistogramPlan:
     asked: dict[str, Any] = {"threshold": 20, "contribution": 1, "domain": LETTERS}
-    asked |= {"words": 10**6, "rule": "theorem", "beta": 0.1}
+    asked |= {"message_bytes": 2_004_384, "rule": "theorem", "beta": 0.1}
     question = ApproximateHistogramQuestion(**(asked | changes))
     return MECHANISM.first_plan(question, TERMS, "study", rounds, random.Random(1))
 
@@ -145,7 +145,7 @@ def test_a_sketch_is_read_even_if_the_tables_are_stuck() -> None:
 
 
 def test_the_practical_rule_halves_the_words() -> None:
-    plan = first_plan(rule="practical", words=3000)
+    plan = first_plan(rule="practical", message_bytes=10_384)
     assert MECHANISM.ring(plan).nbytes * 8 <= 3000 * 16
     lanes = MECHANISM.ring(plan).lanes
     assert lanes[-1].nbytes == pytest.approx(3000, abs=9)
@@ -159,7 +159,7 @@ def test_the_practical_rule_has_one_table() -> None:
 
 
 def test_confidence_decides_what_the_practical_rule_reports() -> None:
-    plan = first_plan(rule="practical", words=500, rounds=4, threshold=30)
+    plan = first_plan(rule="practical", message_bytes=5384, rounds=4, threshold=30)
     counts = spread(4, [20 + item for item in range(40)] + [1] * 100, np.random.default_rng(6))
     state, by_item = study(plan, counts)
     usual = {each.item: each for each in by_item if each is not None}

@@ -20,8 +20,9 @@ from protocol.privacy.events import PARTIES, LedgerEntry
 from protocol.privacy.ledger import Ledger
 from protocol.privacy.noise_loss import noise_epsilon
 from protocol.privacy.noise_shares import NoiseShares
-from protocol.question_and_plan import WORD_BITS, Terms
+from protocol.question_and_plan import Terms
 from protocol.reference_mechanisms.count_sketches import candidate_count, enumerate_keys
+from protocol.round_sizes import vector_bytes
 from protocol.simulation.study import run_study
 from protocol.study_state import EMPTY_STATE
 from tests.protocol.chance import seeded
@@ -32,7 +33,7 @@ NAMES = pytest.mark.parametrize("name", ["count-median", "count-sketch"])
 
 
 def question(name: str, **changes: Any) -> Any:
-    asked = {"threshold": 50, "contribution": 1, "domain": LETTERS, "words": 2000}
+    asked = {"threshold": 50, "contribution": 1, "domain": LETTERS, "message_bytes": 8384}
     return parse_question({"mechanism": name} | asked | changes)
 
 
@@ -106,12 +107,12 @@ def test_intervals_are_of_counts_and_as_wide_on_both_sides(name: str) -> None:
 
 
 @NAMES
-def test_the_words_are_used(name: str) -> None:
+def test_the_whole_vector_is_used(name: str) -> None:
     for hashes in (5, 11):
         asked = question(name, rows=hashes)
         plan = MECHANISMS[name].first_plan(asked, TERMS, "study", 3, random.Random(1))
-        used = MECHANISMS[name].ring(plan).nbytes * 8 / WORD_BITS
-        assert 0.98 * asked.words < used <= asked.words
+        room = vector_bytes(TERMS, asked.message_bytes)
+        assert 0.98 * room < MECHANISMS[name].ring(plan).nbytes <= room
 
 
 @NAMES
@@ -126,7 +127,7 @@ def test_a_domain_that_cannot_be_enumerated_is_refused(name: str, domain: Any) -
 
 @NAMES
 def test_an_answer_shows_the_highest_and_the_study_state_has_all(name: str) -> None:
-    asked = question(name, domain=LETTERS, words=40_000)
+    asked = question(name, domain=LETTERS, message_bytes=84_384)
     mechanism = MECHANISMS[name]
     plan = mechanism.first_plan(asked, TERMS, "study", 1, random.Random(1))
     items = LETTERS.decode(np.arange(1300, dtype=np.uint64).reshape(-1, 1))
@@ -199,7 +200,7 @@ def test_sums_with_noise_have_no_fault_and_garbage_has(name: str) -> None:
 @NAMES
 def test_estimates_under_noise_have_the_reported_variance(name: str) -> None:
     """Over 50 sums, means stay within 4.5 standard errors, and variances within three."""
-    plan, mechanism = noisy_plan(name, words=400), SUM_MECHANISMS[name]
+    plan, mechanism = noisy_plan(name, message_bytes=5184), SUM_MECHANISMS[name]
     held, counts, variances = [{"abc": 1}] * 90 + [{"def": 1}] * 10, [], []
     chosen = LETTERS.encode(["abc"])[0, 0]
     for seed in range(50):
@@ -229,7 +230,7 @@ def test_the_only_item_is_found_in_a_sketch_of_one_row(name: str, epsilon: float
     Another of the 64 items is in its cell with probability 0.1, and then both are listed.
     """
     few = Alphabet(characters=".abc", length=3, pad=".")
-    changes = {"domain": few, "rows": 1, "words": 400, "threshold": 30, "epsilon": epsilon}
+    changes = {"domain": few, "rows": 1, "message_bytes": 5184, "threshold": 30, "epsilon": epsilon}
     asked, mechanism = question(name, **changes), MECHANISMS[name]
     for seed in range(8):
         rounds, rng = [[[{"cab": 1}] * 60]], random.Random(seed)
@@ -247,7 +248,8 @@ def test_full_cohorts_and_the_largest_noise_do_not_wrap(name: str) -> None:
     for extreme in (devices + noise, -devices - noise):
         cells = np.full(lane.length, extreme % lane.q).astype(lane.dtype)
         assert (plan.sketch.counts((cells,)) == extreme).all()
-    assert 0.98 * plan.question.nbytes < plan.sketch.ring.nbytes <= plan.question.nbytes
+    room = vector_bytes(TERMS, plan.question.message_bytes)
+    assert 0.98 * room < plan.sketch.ring.nbytes <= room
     of_one, of_four = (plan.max_noise_variance(devices) for devices in (79, TERMS.max_devices))
     assert of_four == pytest.approx(4 * of_one)
     assert of_one > plan.release.variance  # if no device drops out
@@ -263,8 +265,8 @@ def test_noise_that_does_not_fit_is_refused(name: str) -> None:
     noisy_plan(name, threshold=enough)
     with pytest.raises(ValueError, match=f"use {2 * enough - 1} or more"):  # or one less, rounded
         noisy_plan(name, rounds=4, threshold=enough)
-    with pytest.raises(ValueError, match="use a larger epsilon, fewer words or more devices"):
-        noisy_plan(name, epsilon=0.01, words=2**24, threshold=1e6)
+    with pytest.raises(ValueError, match="use a larger epsilon, a smaller message or more devices"):
+        noisy_plan(name, epsilon=0.01, message_bytes=33_558_816, threshold=1e6)
 
 
 @NAMES
@@ -282,7 +284,7 @@ def test_a_plan_has_the_noise_of_its_question(name: str) -> None:
 def test_exact_estimates_of_common_items_can_show_a_rare_one() -> None:
     """The documented limit of the threshold: estimates are linear equations for all items."""
     domain = Alphabet(characters="abcd", length=2)
-    asked = question("count-median", domain=domain, threshold=5, words=9, rows=2)
+    asked = question("count-median", domain=domain, threshold=5, message_bytes=4402, rows=2)
     mechanism = SUM_MECHANISMS["count-median"]
     plan = mechanism.first_plan(asked, TERMS, "s", 1, random.Random(0))
     held = [*["aa"] * 40, *["bb"] * 30, *["cc"] * 29, "dd"]

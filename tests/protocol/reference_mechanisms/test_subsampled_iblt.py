@@ -19,6 +19,7 @@ from protocol.reference_mechanisms.subsampled_iblt import (
     SubsampledIbltQuestion,
     theorem_parameters,
 )
+from protocol.round_sizes import message_bytes_of
 from protocol.simulation.study import run_study
 from protocol.sketches.iblt.layout import capacity
 from protocol.study_state import EMPTY_STATE
@@ -30,7 +31,12 @@ TERMS = Terms(cohort_size=1000, minimum=500, cohorts=10)
 
 
 def question(**changes: Any) -> SubsampledIbltQuestion:
-    asked: dict[str, Any] = {"threshold": 50, "contribution": 1, "domain": LETTERS, "words": 4000}
+    asked: dict[str, Any] = {
+        "threshold": 50,
+        "contribution": 1,
+        "domain": LETTERS,
+        "message_bytes": 18_364,
+    }
     return SubsampledIbltQuestion(**(asked | changes))
 
 
@@ -113,7 +119,7 @@ def test_theorem_1() -> None:
 
 def test_the_mechanism_finds_the_items_of_theorem_1() -> None:
     terms = Terms(cohort_size=40, minimum=20)
-    asked = question(rule="theorem", threshold=20, beta=0.1, words=10**6)
+    asked = question(rule="theorem", threshold=20, beta=0.1, message_bytes=2_002_304)
     rng = np.random.default_rng(2)
     counts = heavy_and_light(4, 40, 20, rng)
     items = LETTERS.decode(np.arange(counts.shape[1], dtype=np.uint64).reshape(-1, 1))
@@ -131,19 +137,20 @@ def test_the_mechanism_finds_the_items_of_theorem_1() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "threshold", "t"),
+    ("nbytes", "threshold", "t"),
     [
-        (4000, 50, "room"),  # the table limits
-        (4000, 10, 5),  # the threshold does
-        (60_000, 50, 1),  # nothing does
+        (8000, 50, "room"),  # the table limits
+        (8000, 10, 5),  # the threshold does
+        (120_000, 50, 1),  # nothing does
     ],
 )
-def test_the_practical_threshold_is_the_papers(words: int, threshold: float, t: Any) -> None:
-    plan = first_plan(words=words, threshold=threshold)
+def test_the_practical_threshold_is_the_papers(nbytes: int, threshold: float, t: Any) -> None:
+    size = message_bytes_of(TERMS, nbytes)
+    plan = first_plan(message_bytes=size, threshold=threshold)
     room = worst_case_threshold(plan.question, TERMS)
     assert plan.t == pytest.approx(room if t == "room" else t)
     assert plan.tables == 1
-    assert first_plan(words=words, threshold=threshold, t=7.5).t == 7.5
+    assert first_plan(message_bytes=size, threshold=threshold, t=7.5).t == 7.5
 
 
 @pytest.mark.parametrize(
@@ -157,7 +164,7 @@ def test_a_question_of_two_rules_or_none_is_refused(wrong: dict[str, Any]) -> No
 
 def test_a_fault_names_its_table() -> None:
     terms = Terms(cohort_size=40, minimum=20)
-    plan = first_plan(terms, rule="theorem", repetitions=3, words=20_000)
+    plan = first_plan(terms, rule="theorem", repetitions=3, message_bytes=42_304)
     total = MECHANISM.encode_sum(plan, [{"abc": 1}] * 40, seeded(1))
     assert MECHANISM.fault(plan, total, 40) is None
     lanes = len(total) // 3
@@ -169,7 +176,7 @@ def test_a_fault_names_its_table() -> None:
 
 def test_a_table_that_is_not_read_has_no_vote_and_no_weight() -> None:
     terms = Terms(cohort_size=40, minimum=20)
-    plan = first_plan(terms, rule="theorem", repetitions=3, threshold=2, words=20_000)
+    plan = first_plan(terms, rule="theorem", repetitions=3, threshold=2, message_bytes=42_304)
     total = MECHANISM.encode_sum(plan, [{"abc": 1}] * 40, seeded(1))
     lanes = len(total) // 3
     for spoilt, (decoded, votes) in enumerate([(True, 2), (False, 1), (False, 0)]):
@@ -186,7 +193,7 @@ def test_a_table_that_is_not_read_has_no_vote_and_no_weight() -> None:
 def test_items_of_earlier_rounds_help_to_read_a_table_that_is_too_full() -> None:
     """A table holds 45% more keys if half are known with probability 95%; these are 20% more."""
     terms = Terms(cohort_size=1000, minimum=100)
-    plan, rng = first_plan(terms, 2, words=1000, t=1.0), np.random.default_rng(1)
+    plan, rng = first_plan(terms, 2, message_bytes=12_364, t=1.0), np.random.default_rng(1)
     limit = capacity(plan.cells)
     names = ["".join(rng.choice(list(LETTERS.characters), 3)) for _ in range(4 * limit)]
     items = list(dict.fromkeys(names))[: int(1.2 * limit)]

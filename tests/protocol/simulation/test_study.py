@@ -38,7 +38,10 @@ ONE_SHOT_TERMS = Terms(
     cohort_size=24, minimum=12, sum="one-shot", committee=CommitteeTerms(members=OPERATORS)
 )
 QUESTION = AdaptiveIbltQuestion(
-    threshold=5, contribution=2, domain=Alphabet(characters="abcdef", length=2), words=1000
+    threshold=5,
+    contribution=2,
+    domain=Alphabet(characters="abcdef", length=2),
+    message_bytes=13_664,
 )
 RING = Ring((Lane(2**20, 3), Lane(97, 5)))
 RELEASE_FIELDS = {"epsilon": 40, "delta": 0.95, "theta": 1, "probability": 0.2}  # of a trie
@@ -101,7 +104,7 @@ def test_a_one_shot_study_finds_the_counts_of_a_pairwise_study() -> None:
     """Over rounds that track items, in counters and tables with other moduli."""
     domain = {"kind": "alphabet", "characters": "abcdef", "length": 2}
     asked = {"mechanism": "tracked", "threshold": 12, "contribution": 2, "domain": domain}
-    question, lists = parse_question(asked | {"words": 1000}), []
+    question, lists = parse_question(asked | {"message_bytes": 13_664}), []
     for terms in (TERMS, ONE_SHOT_TERMS):
         rounds, rng = ([devices(24, seed)] for seed in range(4)), random.Random(1)
         mechanism = SUM_MECHANISMS["tracked"]
@@ -237,7 +240,11 @@ def test_a_study_does_not_depend_on_the_size_of_blocks(contribution: int, how: A
     held = tuple(
         dict(Counter(rng.choices(["ab", "cd", "ef"], k=rng.randrange(7)))) for _ in range(99)
     )
-    asked = {"mechanism": "triehh" if how else "adaptive-iblt", "threshold": 5, "words": 1000}
+    asked = {
+        "mechanism": "triehh" if how else "adaptive-iblt",
+        "threshold": 5,
+        "message_bytes": 13_664,
+    }
     question = parse_question(asked | how | {"contribution": contribution, "domain": domain})
 
     def outcomes(block: int) -> Iterator[Any]:

@@ -197,8 +197,9 @@ async def play_totals(
 ) -> str:
     """Return a study, of `triehh` by default, with these totals of 120 devices in each round."""
     question = question or {
-        "mechanism": "triehh", "threshold": 5, "contribution": 1, "words": 10_000, "epsilon": 1,
-        "delta": 1e-6, "domain": {"kind": "alphabet", "characters": "abcd", "length": 2},
+        "mechanism": "triehh", "threshold": 5, "contribution": 1, "message_bytes": 20_874,
+        "epsilon": 1, "delta": 1e-6,
+        "domain": {"kind": "alphabet", "characters": "abcd", "length": 2},
     }  # fmt: skip
     study = await served.create(rounds=rounds, question=question)
     heavy = tuple(Estimate(item, total, 9.0) for item, total in totals.items())
@@ -264,13 +265,13 @@ async def test_a_comparison_of_different_questions_states_in_what_they_differ(
 
 def test_differences_are_those_that_change_what_a_rate_means() -> None:
     def question(domain: dict[str, object], **fields: object) -> AnyQuestion:
-        usual = {"mechanism": "tracked", "threshold": 9, "contribution": 1, "words": 5000}
+        usual = {"mechanism": "tracked", "threshold": 9, "contribution": 1, "message_bytes": 10_874}
         return parse_question(usual | {"domain": domain} | fields)
 
     utf8, hashed = {"kind": "utf8", "max_bytes": 9}, {"kind": "hashed", "max_bytes": 9}
     plain = question(utf8)
     for alike in (
-        question(utf8, threshold=20, words=9000),
+        question(utf8, threshold=20, message_bytes=18_874),
         question(hashed),
         question(hashed | {"salt": "s", "key_bits": 48}),
     ):
@@ -283,7 +284,7 @@ def test_differences_are_those_that_change_what_a_rate_means() -> None:
     (mechanism,) = question_differences(plain, question(utf8, mechanism="adaptive-iblt"))
     assert mechanism == "the mechanism: tracked, then adaptive-iblt"
     trie = {"mechanism": "triehh", "threshold": 1, "domain": letters | {"characters": "ab"}}
-    trie |= {"epsilon": 1, "delta": 1e-6, "words": 100, "contribution": 1}
+    trie |= {"epsilon": 1, "delta": 1e-6, "message_bytes": 1074, "contribution": 1}
     asked = list(question_differences(first, parse_question(trie)))
     assert asked[-1] == "the rounds in which a device takes part: one round, then every round"
 

@@ -133,7 +133,7 @@ async def test_a_join_is_answered_by_the_slot_at_once_and_then_by_the_roster(
 
 
 async def test_waiting_devices_hold_no_bodies(served: Served, streaming: httpx.AsyncClient) -> None:
-    question = study_request()["question"] | {"words": 200_000}
+    question = study_request()["question"] | {"message_bytes": 401_784}
     cohort = await create_full_cohort(served, question=question)
     await cohort.take_steps("share", "check")
     await cohort.take_steps_but_last_device("mask")

@@ -26,7 +26,7 @@ async def counted(
     asked = {"mechanism": mechanism, "threshold": threshold, "contribution": 2}
     terms = study_request()["terms"]
     study = await served.create(
-        question=asked | {"domain": domain, "words": 4000}, terms=terms, rounds=rounds
+        question=asked | {"domain": domain, "message_bytes": 9784}, terms=terms, rounds=rounds
     )
     for number in range(1, rounds + 1):
         devices = await served.join(study, len(DEVICES), number - 1)

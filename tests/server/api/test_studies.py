@@ -159,7 +159,10 @@ async def test_a_question_is_refused_for_each_reason(served: Served) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "why"),
-    [({"words": 1}, "words are needed"), ({"words": 2**26}, "this service accepts")],
+    [
+        ({"message_bytes": 900}, "are needed"),
+        ({"message_bytes": 134_217_728}, "this service accepts"),
+    ],
 )
 async def test_a_question_that_cannot_be_answered_is_malformed(
     serve: Serve, sqlite_url: str, changes: dict[str, int], why: str

@@ -534,7 +534,8 @@ async def test_a_member_registers_no_key_for_a_plan_of_others(
     def view(body: bytes) -> bytes:
         shown = CommitteeView.model_validate_json(body)
         terms = shown.plan.terms.model_copy(update=of_terms)
-        plan = shown.plan.model_copy(update=of_plan | {"terms": terms})
+        question = shown.plan.question.model_copy(update={"message_bytes": 90_000})
+        plan = shown.plan.model_copy(update=of_plan | {"terms": terms, "question": question})
         return shown.model_copy(update={"plan": plan}).model_dump_json().encode()
 
     wire = Wire(served, {"committee": view})

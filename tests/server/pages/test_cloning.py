@@ -71,7 +71,8 @@ async def test_fields_that_the_form_does_not_have_are_named(
     assert f'value="{"09" * 32}"' in page
 
 
-_STRINGS = {"mechanism": "triehh", "threshold": 20, "contribution": 1, "words": 20_000}
+_LARGE = {"question": study_request()["question"] | {"message_bytes": 20_000}}
+_STRINGS = {"mechanism": "triehh", "threshold": 20, "contribution": 1, "message_bytes": 41_784}
 _STRINGS |= {"epsilon": 4, "delta": 1e-6}
 _VOLUNTEERS = {"sum": "one-shot", "committee": {"volunteers": 1000, "size": 100}}
 
@@ -79,7 +80,10 @@ _VOLUNTEERS = {"sum": "one-shot", "committee": {"volunteers": 1000, "size": 100}
 @pytest.mark.parametrize(
     ("changes", "lost"),
     [
-        ({"terms": TERMS | {"cohort_size": 2000, "minimum": 1000} | _VOLUNTEERS}, "volunteers"),
+        (
+            {"terms": TERMS | {"cohort_size": 2000, "minimum": 1000} | _VOLUNTEERS} | _LARGE,
+            "volunteers",
+        ),
         (
             {
                 "question": _STRINGS
@@ -102,7 +106,7 @@ async def test_a_study_of_a_kind_without_a_form_has_no_clone(served: Served) -> 
         "threshold": 5,
         "contribution": 1,
         "domain": {"kind": "listed", "items": ["a", "b"]},
-        "words": 500,
+        "message_bytes": 2784,
     }
     study = await served.create(question=question)
     assert "/studies/new/from/" not in await page_of(served, f"/studies/{study}")

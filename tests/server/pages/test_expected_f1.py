@@ -13,6 +13,7 @@ import pytest
 
 from protocol.mechanisms.registry import MECHANISMS, AnyPlan, parse_question
 from protocol.question_and_plan import Terms
+from protocol.round_sizes import message_bytes_of
 from server.pages.forms.expected_f1 import (
     TABLE_FILE,
     F1Table,
@@ -37,9 +38,10 @@ SCALES = [1.0] * 8 + [0.5]
 
 
 def plan_of(mechanism: str = "tracked", *, rounds: int = 5, **question: Any) -> AnyPlan:
-    fields = {"mechanism": mechanism, "threshold": 20, "contribution": 3, "words": 1000}
-    fields |= {"domain": {"kind": "hashed", "max_bytes": 64}} | question
+    fields = {"mechanism": mechanism, "threshold": 20, "contribution": 3}
     terms = Terms(cohort_size=200, minimum=100)
+    fields |= {"message_bytes": message_bytes_of(terms, 2 * question.pop("words", 1000))}
+    fields |= {"domain": {"kind": "hashed", "max_bytes": 64}} | question
     return MECHANISMS[mechanism].first_plan(parse_question(fields), terms, "x", rounds, Random(1))
 
 

@@ -65,7 +65,7 @@ async def test_more_items_than_a_table_has_room_for_are_not_called_possible(serv
 async def test_a_trie_that_finds_nothing_names_the_votes_that_epsilon_needs(served: Served) -> None:
     asked = histogram_request()
     words = {"kind": "utf8", "max_bytes": 2}
-    trie = {"mechanism": "triehh", "domain": words, "contribution": 1, "words": 10_000}
+    trie = {"mechanism": "triehh", "domain": words, "contribution": 1, "message_bytes": 21_784}
     study = await served.create(rounds=2, **asked | {"question": asked["question"] | trie})
     await close_two_rounds(served, study)
     page = await page_of(served, f"/studies/{study}")

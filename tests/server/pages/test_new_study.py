@@ -118,11 +118,11 @@ async def test_every_fault_is_at_its_field_and_what_was_typed_stays(served: Serv
         "adaptive-iblt",
         name="",
         rounds="many",
-        **{"question.words": "0", "question.threshold": "<b>", "terms.corrupt": "2"},
+        **{"question.message_bytes": "0", "question.threshold": "<b>", "terms.corrupt": "2"},
     )
     answer = await send(served, form)
     assert answer.status_code == 422
-    for path in ("name", "rounds", "question.words", "question.threshold", "terms.corrupt"):
+    for path in ("name", "rounds", "question.message_bytes", "question.threshold", "terms.corrupt"):
         assert error_at(answer.text, path)
     assert 'value="&lt;b&gt;"' in answer.text
     assert "<b>" not in answer.text
@@ -170,7 +170,7 @@ async def test_a_committee_that_is_missing_wrong_or_not_used_is_reported(served:
 
 
 async def test_fields_that_do_not_fit_together_are_reported(served: Served) -> None:
-    answer = await send(served, filled("adaptive-iblt", **{"question.words": "3"}))
+    answer = await send(served, filled("adaptive-iblt", **{"question.message_bytes": "1790"}))
     assert answer.status_code == 422
     assert "This study cannot be created yet." in answer.text
     rates = await send(served, filled("tracked", **{"terms.dropout": "0.5"}))

@@ -1,6 +1,6 @@
 """Pages of a study of one-shot sums: its phases, and who must collude to see more."""
 
-from protocol.api.one_shot import message_bytes
+from protocol.device_policy.sizes_and_losses import upload_bytes
 from server.pages.formatting import nbytes
 from tests.server.harness import Served
 from tests.server.one_shot.rounds import (
@@ -61,7 +61,7 @@ async def test_a_round_shows_its_phases_and_the_messages_of_each(served: Served)
         ("6", "6", "6"),
     ]
     assert "operators signed the set of messages" in page
-    sent = nbytes(message_bytes(view.plan))
+    sent = nbytes(upload_bytes(view.plan))
     assert f"<dt>A device sends</dt><dd>{sent}<small> message" in page
     assert f'data-label="A device sends">{sent}<' in await page_of(served, f"/studies/{study}")
     assert "shares of the table for the committee" in page

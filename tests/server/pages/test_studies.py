@@ -407,11 +407,11 @@ async def test_a_finished_study_states_how_many_strings_a_round_fetched(
 ) -> None:
     view = await served.store.studies.show(await served.create())
     over = view.model_copy(update={"state": "finished", "round": 3})
-    sizes = [RoundSize(100, 10, 100, "table", fetched) for fetched in (0, strings)]
+    sizes = [RoundSize(100, 10, 100, fetched) for fetched in (0, strings)]
     reason = unresolved_keys(over, sizes)
     assert ("in this study at most 4." in reason) is (strings == 4)
     assert ("in this study there was no room" in reason) is (strings == 0)
-    assert "more rounds, more words per device, or a smaller limit of bytes" in reason
+    assert "more rounds, more bytes per device, or a smaller limit of bytes" in reason
 
 
 async def test_a_study_with_a_budget_shows_the_epsilon_of_each_party(served: Served) -> None:

@@ -23,7 +23,7 @@ CASES: list[tuple[str, dict[str, str], str, str]] = [
     ("tracked", {}, "Finds texts of up to 64 bytes with a total of 20 or more. There are 5", ""),
     (
         "tracked",
-        SEGMENTS | {"rounds": "1", "question.words": "9000"},
+        SEGMENTS | {"rounds": "1", "question.message_bytes": "19784"},
         "Finds texts of up to 64 bytes in 2 segments with a total of 20 or more.",
         "--data my.csv",
     ),
@@ -57,7 +57,7 @@ CASES: list[tuple[str, dict[str, str], str, str]] = [
 PARTICIPATION = [
     ({}, "at most 200 devices; a device takes part in one of them, and gives at most 3 items."),
     (
-        {"rounds": "1", "question.contribution": "1", "question.words": "9000"},
+        {"rounds": "1", "question.contribution": "1", "question.message_bytes": "19784"},
         "There is one round of at most 200 devices; a device gives one item.",
     ),
 ]

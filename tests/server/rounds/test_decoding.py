@@ -6,7 +6,7 @@ from secagg.ring import Vector
 from server.rounds.decoding import decode_cohorts
 from tests.protocol.mechanisms.liars import DIGITS, NOBODYS_ITEM, attacked_round, count_of
 
-QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=1, words=700, domain=DIGITS)
+QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=1, message_bytes=1400, domain=DIGITS)
 ATTACKED = attacked_round(QUESTION, 1, cohorts=10)
 
 

@@ -383,7 +383,7 @@ async def test_the_longest_item_there_can_be_is_kept(each_served: Served) -> Non
         "threshold": 1,
         "contribution": 2,
         "domain": {"kind": "alphabet", "characters": characters, "length": 256},
-        "words": 30_000,
+        "message_bytes": 61_784,
     }
     study = await each_served.create(question=question)
     devices = await each_served.join(study, 6)

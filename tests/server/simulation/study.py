@@ -59,7 +59,7 @@ class StudySize:
             "threshold": 1,
             "contribution": 1,
             "domain": {"kind": "alphabet", "characters": "ab", "length": 2},
-            "words": self.devices // 2 + 1,  # of 16 bits, where a cell has 8 at most
+            "message_bytes": 10_000,
             "rows": 1,
         }
         terms: dict[str, float] = {"cohort_size": self.size, "minimum": 3, "cohorts": self.cohorts}

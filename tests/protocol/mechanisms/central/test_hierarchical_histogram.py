@@ -34,7 +34,7 @@ MECHANISM = HierarchicalHistogram()
 
 
 def question(**own: object) -> HierarchicalHistogramQuestion:
-    asked = {"threshold": 60, "domain": UNIT, "words": 400, "epsilon": 2, "delta": 1e-6}
+    asked = {"threshold": 60, "domain": UNIT, "message_bytes": 9344, "epsilon": 2, "delta": 1e-6}
     return HierarchicalHistogramQuestion.model_validate(asked | own)
 
 

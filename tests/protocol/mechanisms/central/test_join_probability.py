@@ -33,7 +33,7 @@ P, V = 0.3, 0.45
 
 
 def asked(**own: Any) -> TrieHhQuestion:
-    common = {"threshold": 1, "contribution": 1, "domain": LETTERS, "words": 30_000}
+    common = {"threshold": 1, "contribution": 1, "domain": LETTERS, "message_bytes": 68_544}
     common |= {"epsilon": 8, "delta": 0.1, "theta": 4, "probability": P, "join_probability": V}
     return TrieHhQuestion.model_validate(common | own)
 
@@ -182,7 +182,13 @@ def test_what_invitations_cannot_do_is_refused(own: dict[str, Any], why: str) ->
 
 
 def test_levels_of_one_round_do_not_share_an_invitation() -> None:
-    own = {"threshold": 1, "words": 3000, "epsilon": 1, "delta": 1e-6, "every_round": True}
+    own = {
+        "threshold": 1,
+        "message_bytes": 14_544,
+        "epsilon": 1,
+        "delta": 1e-6,
+        "every_round": True,
+    }
     own |= {"mode": "both", "join_probability": 0.5}
     domain = NumericInterval(low=0, high=1, alpha=4, length=3)
     with pytest.raises(ValidationError, match="one vote per round"):

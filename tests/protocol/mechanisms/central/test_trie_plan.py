@@ -86,9 +86,15 @@ def test_a_question_that_makes_no_sense_is_refused(own: dict[str, Any], why: str
     [
         ({"theta": 2, "probability": 0.5}, r"theta 2 .* costs .* theta \d+ with coins of 0\.\d+ "),
         ({"theta": 5, "probability": 0.1, "colluders": 5}, "costs epsilon inf"),
-        ({"words": 1}, "1 words are too few: .* 4 cells, or 2 words; a smaller stride takes less"),
-        ({"stride": 2, "words": 4}, "16 cells, or 6 words"),
-        ({"domain": Utf8(max_bytes=9), "stride": 4, "words": 2**26}, "4,294,967,296 cells"),
+        (
+            {"message_bytes": 1},
+            "message_bytes 1 are too few: .* 4 cells, or .* bytes; a smaller stride",
+        ),
+        ({"stride": 2, "message_bytes": 9}, "16 cells, or .* bytes"),
+        (
+            {"domain": Utf8(max_bytes=9), "stride": 4, "message_bytes": 134_217_728},
+            "4,294,967,296 cells",
+        ),
         ({"epsilon": 1e-4, "delta": 1e-11, "mode": "noise"}, r"variance\s+above 2\^24"),
     ],
 )
@@ -133,6 +139,6 @@ def test_more_releases_than_can_be_accounted_for_are_refused_at_once(
 
 def test_noise_that_a_device_cannot_draw_is_refused_in_the_plan() -> None:
     much = Release(probability=1.0, threshold=1, variance=2.0**24)
-    first(much, words=10_000, mode="noise")
+    first(much, message_bytes=21_784, mode="noise")
     with pytest.raises(ValueError, match="too much for cohorts of 40 devices"):
-        first(much, words=10_000, mode="noise", domain=TEXT)
+        first(much, message_bytes=21_784, mode="noise", domain=TEXT)

@@ -15,6 +15,7 @@ from protocol.privacy.events import LedgerEntry, SampleThresholdEvent
 from protocol.privacy.ledger import Ledger
 from protocol.privacy.loss_distributions import compose, delta_of
 from protocol.question_and_plan import Terms
+from protocol.round_sizes import message_bytes
 from protocol.simulation.study import run_study
 from protocol.sketches.vote_table import VoteTableShape, failure_probability_bound
 from protocol.study_state import EMPTY_STATE
@@ -27,7 +28,7 @@ DOMAIN = Alphabet(characters="_abcdefghijklmnopqrstuvwxyz", length=6, pad="_")
 
 
 def asked(**own: Any) -> TrieHhQuestion:
-    common = {"threshold": 1, "contribution": 1, "domain": DOMAIN, "words": 2**16}
+    common = {"threshold": 1, "contribution": 1, "domain": DOMAIN, "message_bytes": 134_156}
     return TrieHhQuestion.model_validate(
         common | {"epsilon": 4, "delta": 1e-3, "vote_tables": True} | own
     )
@@ -86,7 +87,7 @@ def test_a_table_holds_longer_frontiers() -> None:
     shown = [a + b for a in "abcdefghij" for b in "klmnop"]
     later = []
     for tables in (True, False):
-        plan = without(first(stride=2, words=2000, vote_tables=tables))
+        plan = without(first(stride=2, message_bytes=7084, vote_tables=tables))
         votes = np.zeros(plan.cells, np.uint32)
         votes[plan.cells_of(plan.question.digits_of(shown))] = plan.release.threshold + 1
         answer = TRIE.decode(plan, (votes,), 60, EMPTY_STATE)
@@ -100,13 +101,13 @@ def test_a_table_holds_longer_frontiers() -> None:
 
 
 def test_a_frontier_is_cut_down_to_what_a_table_holds() -> None:
-    """No lane holds a prefix with four bytes per level; a table in the same words does."""
+    """No lane holds a prefix with four bytes per level; a table in the same message does."""
     own = {"domain": Utf8(max_bytes=8), "stride": 4, "rounds": 2}
     roomy = first(**own)
-    words = -(-TRIE.ring(roomy).nbytes // 2)  # no more than these
+    size = message_bytes(roomy.terms, TRIE.ring(roomy))  # no more than these
     shown = roomy.question.digits_of([chr(97 + k) + "bcdefgh" for k in range(26)])
     lengths = []
-    for plan in (first(**own, words=words), roomy):
+    for plan in (first(**own, message_bytes=size), roomy):
         table = plan.vote_table
         assert table is not None
         votes = np.full(26, plan.release.threshold, np.int64)
@@ -115,7 +116,7 @@ def test_a_frontier_is_cut_down_to_what_a_table_holds() -> None:
         assert not TRIE.is_over(plan, answer, answer.state)
         later = TRIE.next_plan(plan, answer, answer.state, random.Random(1))
         assert later.table_shape is not None
-        assert TRIE.ring(later).nbytes <= plan.question.nbytes
+        assert message_bytes(plan.terms, TRIE.ring(later)) <= plan.question.message_bytes
         lengths.append(len(later.frontier))
     assert 1 <= lengths[0] < lengths[1] == 26
 
@@ -123,9 +124,9 @@ def test_a_frontier_is_cut_down_to_what_a_table_holds() -> None:
 def test_below_a_tenth_of_the_cells_in_use_a_table_is_smaller() -> None:
     """One in seven of 10,000 devices votes at epsilon 1. Cells take 14 bits, votes some 200."""
     terms = Terms(cohort_size=10_000, minimum=5_000)
-    plan = first(terms, 10, epsilon=1, delta=1e-6, words=2**20, vote_tables=False)
+    plan = first(terms, 10, epsilon=1, delta=1e-6, message_bytes=2_100_236, vote_tables=False)
     votes = 10_000 * plan.release.probability
-    question = asked(epsilon=1, delta=1e-6, words=2**20)
+    question = asked(epsilon=1, delta=1e-6, message_bytes=2_100_236)
 
     def ratio(cells: int) -> float:
         shape = vote_table_shape(question, terms, plan.release, 10, cells)
@@ -214,5 +215,5 @@ def test_a_table_that_is_not_the_plans_is_refused() -> None:
 
 
 def test_words_that_hold_neither_are_too_few() -> None:
-    with pytest.raises(ValueError, match=r"10 words are too few: .* 19,683 cells"):
-        first(stride=3, words=10)
+    with pytest.raises(ValueError, match=r"are too few: .* 19,683 cells"):
+        first(stride=3, message_bytes=3104)

@@ -22,6 +22,7 @@ from protocol.privacy.noise_shares import tail_bound
 from protocol.privacy.release import Release
 from protocol.quantiles.prefix_tree import PrefixTree
 from protocol.question_and_plan import Terms
+from protocol.round_sizes import message_bytes_of
 from protocol.simulation.rounds import RandomDropout
 from protocol.simulation.study import run_round, run_study
 from protocol.study_state import EMPTY_STATE, StudyState
@@ -83,7 +84,7 @@ def test_a_trie_finds_what_a_dictionary_counts(kind: str, stride: int, data: st.
     pool = data.draw(st.lists(items, min_size=1, max_size=6))
     held = st.lists(st.sampled_from(pool), max_size=3).map(Counter)
     histograms = data.draw(st.lists(held, min_size=1, max_size=30))
-    plan = first(domain=domain, stride=stride, contribution=3, words=2**21)
+    plan = first(domain=domain, stride=stride, contribution=3, message_bytes=4_204_668)
     plans, state = grow(plan, histograms)
     assert read(TRIE.final_estimates(plan.question, state)) == common(histograms)
     assert len(plans) <= plan.question.levels
@@ -107,7 +108,7 @@ def test_a_character_that_two_levels_share_is_found_whole() -> None:
 
 
 def test_bytes_that_are_not_text_are_not_counted() -> None:
-    plan = first(domain=Utf8(max_bytes=2), stride=2, words=2**20)
+    plan = first(domain=Utf8(max_bytes=2), stride=2, message_bytes=2_107_516)
     votes = plan.question.digits.digits_of(["é", "ab"])
     votes[1] = (0xFF, 0xFE)
     total = np.zeros(plan.cells, np.uint32)
@@ -194,7 +195,7 @@ def test_devices_that_hold_too_much_give_the_same_in_each_round() -> None:
 
 
 def test_a_frontier_limited_by_words_keeps_the_heaviest() -> None:
-    plan = first(words=3)  # 6 bits per cell: 8 cells, 2 prefixes
+    plan = first(message_bytes=message_bytes_of(TERMS, 6))  # 6 bits per cell: 8 cells, 2 prefixes
     histograms = [{"aaaa": 1}] * 5 + [{"bbbb": 1}] * 9 + [{"cccc": 1}] * 3 + [{"dddd": 1}] * 7
     answer = run_round(TRIE, plan, [histograms], random.Random(1)).answer
     assert answer is not None
@@ -356,7 +357,9 @@ def test_a_one_shot_sum_of_the_fewest_devices_has_all_of_the_noise() -> None:
 @pytest.mark.parametrize("survivors", [48, 60])
 def test_sums_have_the_reported_noise(survivors: int) -> None:
     release = Release(probability=1.0, threshold=9, variance=20.0)
-    plan = at(first(release, mode="noise", domain=LETTERS, words=2**20), 4, *_prefixes())
+    plan = at(
+        first(release, mode="noise", domain=LETTERS, message_bytes=2_107_516), 4, *_prefixes()
+    )
     ring, drawn = TRIE.ring(plan), seeded(survivors)
     total = ring.zero()
     for _ in range(survivors):
@@ -377,7 +380,9 @@ def _prefixes() -> list[str]:
 
 def test_noise_alone_shows_almost_no_cell() -> None:
     """Noise alone shows at most 0.3 cells of a study of the most words; here 0.001 or less."""
-    plan = TRIE.first_plan(asked(mode="noise", words=500), TERMS, "study", 2, random.Random(1))
+    plan = TRIE.first_plan(
+        asked(mode="noise", message_bytes=11_364), TERMS, "study", 2, random.Random(1)
+    )
     outcome = run_round(TRIE, plan, [[{}] * 60], random.Random(3))
     assert outcome.answer is not None
     assert outcome.answer.distinct == 0

@@ -22,7 +22,7 @@ SURE_COINS = Release(probability=1 - 2**-40, threshold=3, variance=0.0)
 
 
 def asked(**own: Any) -> TrieHhQuestion:
-    common = {"threshold": 1, "contribution": 1, "domain": LETTERS, "words": 30_000}
+    common = {"threshold": 1, "contribution": 1, "domain": LETTERS, "message_bytes": 63_084}
     return TrieHhQuestion.model_validate(common | {"epsilon": 8, "delta": 1e-2} | own)
 
 

@@ -1,4 +1,4 @@
-"""The table is as large as the words allow, and the threshold settles where it is full."""
+"""The table is as large as the message allows, and the threshold settles where it is full."""
 
 import random
 from typing import Any
@@ -14,8 +14,9 @@ from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltPlan, Ad
 from protocol.mechanisms.iblt.threshold_control import TableLoad, first_controller, log_change
 from protocol.mechanisms.iblt.threshold_sampling import coarse_threshold
 from protocol.mechanisms.registry import parse_question
-from protocol.question_and_plan import WORD_BITS, Terms
+from protocol.question_and_plan import Terms
 from protocol.randomness import seeded_words
+from protocol.round_sizes import message_bytes_of
 from protocol.sketches.iblt.layout import MIN_LARGE_TABLE_CELLS, capacity
 from protocol.sketches.iblt.table import CellFormat, Iblt
 from protocol.study_state import EMPTY_STATE
@@ -28,7 +29,12 @@ TERMS = Terms(cohort_size=1000, minimum=500, cohorts=10)
 
 
 def question(**changes: Any) -> AdaptiveIbltQuestion:
-    asked: dict[str, Any] = {"threshold": 50, "contribution": 1, "domain": ROOT, "words": 2000}
+    asked: dict[str, Any] = {
+        "threshold": 50,
+        "contribution": 1,
+        "domain": ROOT,
+        "message_bytes": 14_364,
+    }
     return AdaptiveIbltQuestion(**(asked | changes))
 
 
@@ -36,22 +42,23 @@ def first_plan(terms: Terms = TERMS, **changes: Any) -> AdaptiveIbltPlan:
     return MECHANISM.first_plan(question(**changes), terms, "study", 30, random.Random(1))
 
 
-@pytest.mark.parametrize("words", [210, 1_000, 2_000, 5_500])
+@pytest.mark.parametrize("nbytes", [420, 2_000, 4_000, 11_000])
 @pytest.mark.parametrize("contribution", [1, 20])
 @pytest.mark.parametrize("domain", [ROOT, Utf8(max_bytes=4)])
-def test_the_table_is_the_largest_that_the_words_hold(
-    words: int, contribution: int, domain: Alphabet | Utf8
+def test_the_table_is_the_largest_that_the_message_holds(
+    nbytes: int, contribution: int, domain: Alphabet | Utf8
 ) -> None:
-    plan = first_plan(words=words, contribution=contribution, domain=domain)
+    plan = first_plan(
+        message_bytes=message_bytes_of(TERMS, nbytes), contribution=contribution, domain=domain
+    )
     wider = plan.model_copy(
         update={"cells": plan.cells + (3 if plan.cells >= MIN_LARGE_TABLE_CELLS else 4)}
     )
-    assert 8 * MECHANISM.ring(plan).nbytes <= WORD_BITS * words
-    assert 8 * MECHANISM.ring(wider).nbytes > WORD_BITS * words
+    assert MECHANISM.ring(plan).nbytes <= nbytes < MECHANISM.ring(wider).nbytes
 
 
 def test_a_hashed_domain_is_refused_because_no_string_is_fetched() -> None:
-    fields = {"threshold": 9, "contribution": 1, "words": 900}
+    fields = {"threshold": 9, "contribution": 1, "message_bytes": 12_164}
     for domain in (Hashed(max_bytes=9), HashedProduct(max_bytes=9, segments=("a", "b"))):
         for mechanism in ("adaptive-iblt", "subsampled-iblt", "count-sketch"):
             asked = fields | {"mechanism": mechanism, "domain": domain.model_dump()}
@@ -145,7 +152,7 @@ def study(rule: str, rounds: int, flat_from: int = 99) -> tuple[list[Answer], li
     """Return answers and loads; items are geometric, and ten times flatter after some round."""
     rng, state = np.random.default_rng(4), EMPTY_STATE
     items = [a + b + c for a in "abcdefghij" for b in "abcdefghij" for c in "abcdefghij"]
-    plan, answers, loads = first_plan(words=1000, rule=rule), [], []
+    plan, answers, loads = first_plan(message_bytes=12_364, rule=rule), [], []
     for number in range(rounds):
         rate = 0.005 if number < flat_from else 0.0005
         devices = [{items[x]: 1} for x in rng.geometric(rate, 10_000) % 1000]
@@ -185,7 +192,7 @@ def test_an_empty_sum_decodes_to_nothing_and_the_steady_threshold_stays() -> Non
 
 
 def test_an_overfull_table_reports_its_number_of_keys_only() -> None:
-    plan = first_plan(words=300).model_copy(update={"t": 1.0})
+    plan = first_plan(message_bytes=10_964).model_copy(update={"t": 1.0})
     items = {a + b + c for a in "abcde" for b in "abcde" for c in "abcdefgh"}
     total = MECHANISM.encode_sum(plan, [{item: 1} for item in items], seeded(1))
     answer = MECHANISM.decode(plan, total, len(items), EMPTY_STATE)
@@ -229,7 +236,7 @@ def inserted(plan: AdaptiveIbltPlan, values: list[int]) -> Vector:
 def test_a_device_may_insert_what_sampling_makes_of_m_items_and_no_more(
     t: float, most: list[int]
 ) -> None:
-    plan = first_plan(contribution=3, words=3000)
+    plan = first_plan(contribution=3, message_bytes=16_364)
     plan = plan.model_copy(update={"t": t, "cells": 60})
     assert MECHANISM.fault(plan, inserted(plan, most), 1) is None
     fault = MECHANISM.fault(plan, inserted(plan, [*most, 1]), 1)

@@ -18,7 +18,10 @@ from tests.protocol.chance import seeded
 
 MECHANISM = SUM_MECHANISMS["tracked"]
 QUESTION = TrackedQuestion(
-    threshold=20.0, contribution=1, words=6000, domain=Hashed(max_bytes=24, key_bits=40, salt="s")
+    threshold=20.0,
+    contribution=1,
+    message_bytes=13_784,
+    domain=Hashed(max_bytes=24, key_bits=40, salt="s"),
 )
 RARE_ITEM, DEVICES, ROUNDS = "alice@x.io", 200, 8
 KEY = QUESTION.domain.name(RARE_ITEM)

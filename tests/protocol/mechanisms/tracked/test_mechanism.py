@@ -23,7 +23,8 @@ from protocol.mechanisms.tracked.mechanism import Tracked, round_primes
 from protocol.mechanisms.tracked.observations import history_of
 from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
 from protocol.mechanisms.tracked.string_fetching import KnownStrings
-from protocol.question_and_plan import AUTO_WORDS, Terms
+from protocol.question_and_plan import AUTO_BYTES, Terms
+from protocol.round_sizes import message_bytes, message_bytes_of, vector_bytes
 from protocol.simulation.study import RoundOutcome, run_study
 from protocol.study_state import EMPTY_STATE, MAX_BLOCKS
 from secagg.keys import Identity
@@ -41,7 +42,12 @@ ZIPF = 1 / np.arange(1, len(ITEMS) + 1) ** 1.1
 
 
 def question(**changes: Any) -> TrackedQuestion:
-    asked: dict[str, Any] = {"threshold": 60, "contribution": 1, "domain": LETTERS, "words": 240}
+    asked: dict[str, Any] = {
+        "threshold": 60,
+        "contribution": 1,
+        "domain": LETTERS,
+        "message_bytes": 10_844,
+    }
     return TrackedQuestion(**(asked | changes))
 
 
@@ -74,10 +80,10 @@ def f1(reported: set[str], outcomes: list[RoundOutcome[Any]], threshold: float) 
     return 2 * len(reported & heavy) / (len(reported) + len(heavy))
 
 
-def test_a_vector_is_as_long_as_the_words_allow_and_no_longer() -> None:
+def test_a_vector_is_as_long_as_the_message_allows_and_no_longer() -> None:
+    room = vector_bytes(TERMS, question().message_bytes)
     for outcome in play(question()):
-        nbytes = MECHANISM.ring(outcome.plan).nbytes
-        assert 0.9 * question().nbytes < nbytes <= question().nbytes
+        assert 0.9 * room < MECHANISM.ring(outcome.plan).nbytes <= room
 
 
 def test_tracked_items_are_counted_exactly() -> None:
@@ -93,7 +99,7 @@ def test_tracked_items_are_counted_exactly() -> None:
 def test_more_is_found_than_by_an_adaptive_table_with_the_same_words() -> None:
     outcomes = play(question())
     heavy = {each.item for each in MECHANISM.final_estimates(question(), outcomes[-1].study_state)}
-    asked = AdaptiveIbltQuestion(threshold=60, contribution=1, domain=LETTERS, words=240)
+    asked = AdaptiveIbltQuestion(threshold=60, contribution=1, domain=LETTERS, message_bytes=10_844)
     held, rng = [[devices] for devices in people(20, 1)], random.Random(1)
     others = list(run_study(AdaptiveIblt(), asked, TERMS, held, rng, planned=20))
     paper = {each.item for each in AdaptiveIblt().final_estimates(asked, others[-1].study_state)}
@@ -160,7 +166,7 @@ def test_after_a_round_without_a_sum_the_plan_is_as_before() -> None:
 
 
 def test_long_studies_are_remembered_in_blocks() -> None:
-    asked = question(words=400, threshold=30)
+    asked = question(message_bytes=11_164, threshold=30)
     state = EMPTY_STATE
     plan = MECHANISM.first_plan(asked, TERMS, "long", 200, random.Random(1))
     held = people(1, 3)[0][:100]
@@ -229,15 +235,17 @@ def test_a_total_is_likely_to_reach_a_threshold_from_half_a_token_below(
         assert ((totals[near] >= threshold).mean() > 0.5) == is_likely
 
 
-def test_strings_too_long_for_the_words_are_refused_with_the_words_that_do() -> None:
+def test_strings_too_long_for_the_message_are_refused_with_the_bytes_that_do() -> None:
     long = Hashed(max_bytes=4000)
     chance = random.Random(1)
-    with pytest.raises(ValueError, match="bytes in 6 rounds: 3340 words are needed") as refused:
-        MECHANISM.first_plan(question(domain=long, words=900), TERMS, "study", 6, chance)
-    words = int(str(refused.value).split(": ")[1].split()[0])
-    MECHANISM.first_plan(question(domain=long, words=words), TERMS, "study", 6, chance)
+    with pytest.raises(ValueError, match=r"bytes in 6 rounds: 17,04\d are needed") as refused:
+        MECHANISM.first_plan(question(domain=long, message_bytes=12_164), TERMS, "study", 6, chance)
+    size = int(str(refused.value).split(": ")[1].split()[0].replace(",", ""))
+    MECHANISM.first_plan(question(domain=long, message_bytes=size), TERMS, "study", 6, chance)
     with pytest.raises(ValueError, match="too few to fetch"):
-        MECHANISM.first_plan(question(domain=long, words=words - 8), TERMS, "study", 6, chance)
+        MECHANISM.first_plan(
+            question(domain=long, message_bytes=size - 16), TERMS, "study", 6, chance
+        )
 
 
 def test_strings_of_what_is_heavy_are_fetched_and_of_nothing_else() -> None:
@@ -247,7 +255,7 @@ def test_strings_of_what_is_heavy_are_fetched_and_of_nothing_else() -> None:
         [[{urls[item]: 1 for item in histogram} for histogram in devices]]
         for devices in people(20, 1)
     ]
-    asked = question(domain=Hashed(max_bytes=60), words=900)
+    asked = question(domain=Hashed(max_bytes=60), message_bytes=12_164)
     rng = random.Random(1)
     outcomes = list(run_study(MECHANISM, asked, TERMS, held, rng, planned=20))
     truth: Counter[str] = Counter()
@@ -315,7 +323,7 @@ def test_a_one_shot_plan_that_cannot_be_meant_is_refused(changes: dict[str, Any]
 def test_some_prime_is_above_all_tokens_of_devices(contribution: int) -> None:
     """Also of 67 million, where no prime below 2^26 is twice as large."""
     terms = ONE_SHOT.model_copy(update={"cohort_size": 6_700})
-    asked = question(contribution=contribution, threshold=60_000, words=900)
+    asked = question(contribution=contribution, threshold=60_000, message_bytes=4_000)
     primes = round_primes(asked, terms)
     assert primes[-1] > terms.max_devices * contribution
     plan = MECHANISM.first_plan(asked, terms, "study", 5, random.Random(1))
@@ -327,11 +335,11 @@ def test_some_prime_is_above_all_tokens_of_devices(contribution: int) -> None:
 def test_a_one_shot_study_with_one_prime_counts_what_is_held(late: str) -> None:
     """Also an item that comes up late, held by half of the devices, is counted or unsure."""
     held = [[devices] for devices in people(20, 1, late=late)]
-    asked = question(words=300)
+    asked = question(message_bytes=message_bytes_of(ONE_SHOT, 600))
     outcomes = list(run_study(MECHANISM, asked, ONE_SHOT, held, random.Random(1), planned=20))
     for outcome in outcomes:
         plan, answer = outcome.plan, outcome.answer
-        assert plan.moduli.nbytes(plan.ring) <= asked.nbytes
+        assert message_bytes(ONE_SHOT, plan.ring) <= asked.message_bytes
         assert {lane.q for lane in plan.ring.lanes} == {plan.prime}
         for each in answer.estimates if answer else ():
             if each.item in plan.counters.rows and each.variance == 0:
@@ -374,7 +382,7 @@ def test_devices_that_hold_much_of_one_item_can_always_encode(contribution: int)
     """The threshold falls below the contribution, and values change their unit."""
     own = contribution * 6 // 10
     devices = [{ITEMS[n]: own, "zz": contribution - own} for n in range(200)]
-    asked = question(contribution=contribution, words=400, threshold=1000)
+    asked = question(contribution=contribution, message_bytes=11_164, threshold=1000)
     terms = Terms(cohort_size=200, minimum=100)
     rounds = [[devices]] * 8
     study = run_study(MECHANISM, asked, terms, rounds, random.Random(1), planned=8)
@@ -399,10 +407,10 @@ def test_a_tracked_item_that_jumps_far_is_counted_and_costs_the_others_nothing()
 
 
 def test_the_service_refuses_words_that_nobody_has_chosen() -> None:
-    asked = question(words="auto")
-    assert asked.words == AUTO_WORDS
+    asked = question(message_bytes="auto")
+    assert asked.message_bytes == AUTO_BYTES
     assert asked == TrackedQuestion.model_validate(asked.model_dump())
-    with pytest.raises(ValueError, match=r"no number of words was chosen .*: \d+ words are needed"):
+    with pytest.raises(ValueError, match=r"no message_bytes were chosen .*: [\d,]+ are needed"):
         MECHANISM.first_plan(asked, TERMS, "s", 2, random.Random(1))
-    with pytest.raises(ValidationError, match="words"):
-        question(words="many")
+    with pytest.raises(ValidationError, match="message_bytes"):
+        question(message_bytes="many")

@@ -25,7 +25,7 @@ def test_items_that_were_found_early_are_not_too_sure() -> None:
     """
     rng = np.random.default_rng(1)
     question = TrackedQuestion(
-        threshold=50, contribution=1, words=2000, domain=Listed(items=_ITEMS)
+        threshold=50, contribution=1, message_bytes=14_364, domain=Listed(items=_ITEMS)
     )
     mechanism, terms = SUM_MECHANISMS["tracked"], Terms(cohort_size=1000, minimum=500, cohorts=10)
     plan = mechanism.first_plan(question, terms, "study", _ROUNDS, Random(1))

@@ -22,7 +22,7 @@ NAMES = tuple(Hashed(max_bytes=ITEM_BYTES).name(str(number)) for number in range
 
 
 def question(**changes: Any) -> TrackedQuestion:
-    asked: dict[str, Any] = {"threshold": 30, "contribution": 2, "words": 2000}
+    asked: dict[str, Any] = {"threshold": 30, "contribution": 2, "message_bytes": 5784}
     return TrackedQuestion(**(asked | {"domain": Hashed(max_bytes=ITEM_BYTES)} | changes))
 
 

@@ -24,7 +24,9 @@ def errors_of_totals(counts: Integers, first_t: float, unread: set[int]) -> Floa
     """
     rng, rounds, size = np.random.default_rng(1), *counts.shape
     items = tuple(f"item{number}" for number in range(size))
-    question = TrackedQuestion(threshold=50, contribution=1, words=2000, domain=Listed(items=items))
+    question = TrackedQuestion(
+        threshold=50, contribution=1, message_bytes=14_364, domain=Listed(items=items)
+    )
     mechanism, terms = SUM_MECHANISMS["tracked"], Terms(cohort_size=1000, minimum=500, cohorts=10)
     plan = mechanism.first_plan(question, terms, "study", rounds, Random(1))
     state, is_found = EMPTY_STATE, np.zeros(size, np.bool_)

@@ -26,7 +26,7 @@ async def played(served: Served, rounds: int) -> str:
 @pytest.mark.parametrize(
     ("target", "missing", "faults"),
     [
-        ("server.pages.charts.study_charts._words_chart", 'id="chart-words"', 1),
+        ("server.pages.charts.study_charts._size_chart", 'id="chart-bytes"', 1),
         ("server.pages.charts.drawing.Chart.lines", 'id="chart-', 2),
         ("server.pages.changes.rate_sparkline", "Rates by round:", 0),
     ],
@@ -57,7 +57,7 @@ async def test_each_chart_of_a_page_is_a_drawing_of_its_own(served: Served) -> N
     page = await page_of(served, f"/studies/{study}")
     paths = re.findall(r'href="(/studies/\w+/charts/\w+\.svg)"', page)
     assert [path.rpartition("/")[2] for path in paths] == [
-        *("items.svg", "capacity.svg", "words.svg")
+        *("items.svg", "capacity.svg", "bytes.svg")
     ]
     for path in paths:
         answer = await served.client.get(path)

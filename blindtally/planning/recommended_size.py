@@ -1,14 +1,14 @@
-"""Words of the tables of `tracked` with which a study finds what it looks for, by simulation.
+"""Size of a message with which `tracked` finds what a study looks for, by simulation.
 
 The simulated items have shares that fall as 1 / rank, as those of `blindtally plan`; with other
-items the same words find more or less (`blindtally plan` shows a range).
+items the same size finds more or less (`blindtally plan` shows a range).
 """
 
 import math
 from typing import Final
 
 from blindtally.console.options import DEFAULT_ITEMS
-from blindtally.console.presets import fitting_words
+from blindtally.console.presets import fitting_bytes
 from blindtally.planning.bracketing_populations import AssumedCounts, middle_case
 from blindtally.planning.f1_by_words import TRACKED, StudySetting, f1_over_sizes
 from blindtally.planning.study_forecast import DEVICE_RANGE, ROUND_RANGE
@@ -16,7 +16,8 @@ from protocol.domains import Domain
 from protocol.domains.hashed import Hashed, HashedProduct
 from protocol.domains.strings import Alphabet, Utf8
 from protocol.mechanisms.registry import AnyQuestion
-from protocol.question_and_plan import WORD_BITS, Terms
+from protocol.question_and_plan import Terms
+from protocol.round_sizes import WORD_BYTES, message_bytes_of, terms_for
 
 GOAL_F1: Final = 0.95
 _SEED: Final = (1, 0)
@@ -24,7 +25,7 @@ _GRID_STEP: Final = 4  # steps of the grid of sizes before the search bisects
 _MIN_WORDS: Final = 50
 
 
-def recommend_words(
+def recommend_message_bytes(
     threshold: float,
     devices: int,
     rounds: int,
@@ -33,45 +34,48 @@ def recommend_words(
     max_bytes: int = 64,
     f1: float = GOAL_F1,
 ) -> int:
-    """Return the 16-bit words per round with which `tracked` reaches an `f1` of 0.8, 0.9 or 0.95.
+    """Return the `message_bytes` with which `tracked` reaches an `f1` of 0.8, 0.9 or 0.95.
 
     F1 is the harmonic mean of precision and recall, over `rounds` rounds of `devices` devices with
     at most `contribution` items of `max_bytes` bytes each. The search takes some seconds.
 
     Raises:
-        ValueError: if no number of words up to 200,000 reaches it, or no assumed item is heavy.
+        ValueError: if no vector up to 400,000 bytes reaches it, or no assumed item is heavy.
     """
     domain = Hashed(max_bytes=max_bytes)
     setting = StudySetting(rounds, threshold, devices * contribution, _MIN_WORDS)
-    return _recommend(domain, setting, contribution, f1)
+    words = _recommend(domain, setting, contribution, f1)
+    return message_bytes_of(terms_for(devices), WORD_BYTES * words)
 
 
-def choose_words(question: AnyQuestion, terms: Terms, rounds: int) -> tuple[int, str]:
-    """Return the words for `question` that reach `GOAL_F1`, and a sentence with the reason.
+def choose_size(question: AnyQuestion, terms: Terms, rounds: int) -> tuple[int, str]:
+    """Return the `message_bytes` with which `question` reaches `GOAL_F1`, and the reason.
 
-    A study without a table for ten items is refused, so a small study has more words than it needs.
+    A study without a table for ten items is refused, so a small study gets more than it needs.
 
     Raises:
-        ValueError: if no number of words reaches it, no assumed item is heavy, or items of the
-            domain cannot be assumed.
+        ValueError: if no size reaches it, no assumed item is heavy, or items of the domain cannot
+            be assumed.
     """
     devices = terms.max_devices
     if devices not in DEVICE_RANGE or rounds not in ROUND_RANGE:
         limits = f"{DEVICE_RANGE[0]} to {DEVICE_RANGE[-1]:,} devices and {ROUND_RANGE[-1]:,} rounds"
-        raise ValueError(f"only studies of {limits} are simulated: pass a number of words")
+        raise ValueError(f"only studies of {limits} are simulated: pass a number of message_bytes")
     setting = StudySetting(rounds, question.threshold, devices * question.contribution, _MIN_WORDS)
     domain = _domain_without_segments(question.domain)
     try:
-        words = max(
-            _recommend(domain, setting, question.contribution, GOAL_F1),
-            fitting_words(question.model_dump(), terms, rounds),
+        words = _recommend(domain, setting, question.contribution, GOAL_F1)
+        size = max(
+            message_bytes_of(terms, WORD_BYTES * words),
+            fitting_bytes(question.model_dump(), terms, rounds),
         )
     except ValueError as error:
-        raise ValueError(f"words cannot be chosen: {error}; or pass a number of words") from error
-    return words, (
-        f"{words:,} 16-bit words per round ({words * WORD_BITS // 8:,} bytes): with these, "
-        f"simulated studies of {rounds} rounds of {devices:,} devices with the threshold "
-        f"{question.threshold:g} reach an F1 of {GOAL_F1:g}; `blindtally plan` tries other data"
+        text = f"message_bytes cannot be chosen: {error}; or pass a number"
+        raise ValueError(text) from error
+    return size, (
+        f"{size:,} message_bytes: with these, simulated studies of {rounds} rounds of "
+        f"{devices:,} devices with the threshold {question.threshold:g} reach an F1 "
+        f"of {GOAL_F1:g}; `blindtally plan` tries other data"
     )
 
 
@@ -103,7 +107,7 @@ def _domain_without_segments(domain: Domain) -> Alphabet | Hashed | Utf8:
     if isinstance(domain, Alphabet | Hashed | Utf8):
         return domain
     raise ValueError(
-        f"words can be chosen for texts, not for the domain {domain.kind!r}: pass a number of words"
+        f"message_bytes can be chosen for texts, not for the domain {domain.kind!r}: pass a number"
     )
 
 
