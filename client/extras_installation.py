@@ -4,33 +4,35 @@ import json
 import os
 import shlex
 import sys
+from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-COMPILED_MODULES: Final = (
-    "protocol.oracles.report_counting_kernel",
-    "protocol.sketches.iblt.peeling_kernel",
-)
+COMPILED_MODULES: Final = {  # with the modules of numpy that take their place
+    "protocol.oracles.report_counting_kernel": "protocol.oracles.numpy_report_counting",
+    "protocol.sketches.iblt.peeling_kernel": "protocol.sketches.iblt.numpy_peeling",
+}
 
 
 def slower_reader(extra: str) -> str | None:
     """Return a line on how to compile the modules that read sums; None if they are."""
-    try:
-        for name in COMPILED_MODULES:
-            import_module(name)
-    except ImportError:
-        clone = Path(__file__).parents[1]
-        command = f"{install_command(extra)} --force-reinstall --no-cache-dir"
-        if (clone / "setup.py").exists():  # the modules of a plain installation are elsewhere
-            command = shlex.join([*_pip_command(), "install", "-e", f"{clone}[{extra}]"])
-        return (
-            "tables and reports are read by numpy, several times slower than by compiled modules. "
-            f"With a C compiler (Debian, Ubuntu: gcc, python3-dev) this makes them: {command}"
-        )
-    return None
+    fault = ""
+    with suppress(ImportError):
+        compiled = [getattr(import_module(name), "INTERFACE", 0) for name in COMPILED_MODULES]
+        if compiled == [import_module(name).INTERFACE for name in COMPILED_MODULES.values()]:
+            return None
+        fault = " Those that are installed are of another version."
+    clone = Path(__file__).parents[1]
+    command = f"{install_command(extra)} --force-reinstall --no-cache-dir"
+    if (clone / "setup.py").exists():  # the modules of a plain installation are elsewhere
+        command = shlex.join([*_pip_command(), "install", "-e", f"{clone}[{extra}]"])
+    return (
+        "tables and reports are read by numpy, several times slower than by compiled modules."
+        f"{fault} With a C compiler (Debian, Ubuntu: gcc, python3-dev) this makes them: {command}"
+    )
 
 
 def describe_missing(error: ModuleNotFoundError, extra: str) -> str:

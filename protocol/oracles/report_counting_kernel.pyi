@@ -1,6 +1,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+INTERFACE: int
+
 def count_preimages(
     counted: NDArray[np.uint32],
     a: NDArray[np.int64],

@@ -10,6 +10,8 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from protocol.mixing cimport mix
 
+INTERFACE = 1  # with `numpy_report_counting.py`
+
 cdef extern from *:
     """
     #define GOLDEN_RATIO UINT64_C(0x9E3779B97F4A7C15)

@@ -1,7 +1,9 @@
 """Commands that install an extra, for each source of the installed blindtally."""
 
 import json
+import runpy
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -48,14 +50,36 @@ def test_the_pip_is_this_pythons_if_the_shell_has_another(monkeypatch: pytest.Mo
 
 def test_a_clone_is_compiled_in_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plain installation would compile elsewhere, and Python finds a clone's modules first."""
-    monkeypatch.setattr(extras_installation, "COMPILED_MODULES", ("not_compiled",))
+    monkeypatch.setattr(extras_installation, "COMPILED_MODULES", {"not_compiled": ""})
     assert f"install -e '{ROOT}[demo]'" in str(slower_reader("demo"))
+
+
+@pytest.mark.parametrize(
+    ("user", "names"),
+    [
+        ("oracles/report_counting", ["count_hashed", "count_preimages", "count_solutions"]),
+        ("sketches/iblt/peeling", ["add_entry", "peel"]),
+    ],
+)
+def test_modules_compiled_for_another_interface_are_not_used(
+    user: str, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their loops check no index. Early ones have no number."""
+    kernel = f"protocol/{user}_kernel".replace("/", ".")
+    reference = import_module(COMPILED_MODULES[kernel])
+    current = reference.INTERFACE
+    for number in ({}, {"INTERFACE": current + 1}, {"INTERFACE": current}):
+        monkeypatch.setitem(sys.modules, kernel, SimpleNamespace(**dict.fromkeys(names), **number))
+        used = runpy.run_path(str(ROOT / "protocol" / f"{user}.py"))
+        is_used = number == {"INTERFACE": current}
+        assert all(used[name] is (None if is_used else vars(reference)[name]) for name in names)
+        assert is_used == ("are of another version. With" not in str(slower_reader("demo")))
 
 
 def test_every_module_that_is_compiled_is_known() -> None:
     compiled = sorted((ROOT / "protocol").rglob("*.pyx"))
     names = (".".join(path.relative_to(ROOT).with_suffix("").parts) for path in compiled)
-    assert tuple(names) == COMPILED_MODULES
+    assert list(names) == [*COMPILED_MODULES]
 
 
 def test_a_module_of_python_is_never_called_an_extra() -> None:

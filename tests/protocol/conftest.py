@@ -27,6 +27,7 @@ def peels(request: pytest.FixtureRequest) -> Iterator[None]:
     module: ModuleType = numpy_peeling
     if request.param == "compiled":
         module = pytest.importorskip("protocol.sketches.iblt.peeling_kernel")
+        assert module.INTERFACE == numpy_peeling.INTERFACE, "compile again: pip install -e ."
     yield from use(PEELING, peeling, module)
 
 

@@ -26,6 +26,7 @@ from tests.protocol.sketches.iblt.tables import garbage
 
 peeling_kernel = pytest.importorskip("protocol.sketches.iblt.peeling_kernel")
 kernel = pytest.importorskip("protocol.oracles.report_counting_kernel")
+assert peeling_kernel.INTERFACE == numpy_peeling.INTERFACE, "compile again: pip install -e ."
 
 RNG = np.random.default_rng(1)
 CELL = CellFormat(1, 2**24, 10**6, 10**6)

@@ -7,8 +7,8 @@ that 300 of 1,000 devices are expected to hold has one counter, and one of 3,000
 
 Counters are in classes, whose counts are also thinned (`thinned_counts.py`): if the thinned counts
 do not agree with the counters that were read, some left their windows. Then `window_posterior.py`
-weighs which. If that does not decide, each count is the most probable one, with the mean of its
-squared error as its variance.
+weighs which. If that does not decide, each count is the most probable one, and its variance is a
+squared error that is stated there.
 
 Source: the thinned classes are an addition of blindtally.
 """
@@ -95,7 +95,7 @@ class SplitCounters(GroupedItems[SplitGroup]):
         return 0
 
     def decode(self, vector: Vector, expected: Floats, deviations: Floats) -> CounterReading:
-        """Return the count of each item, with its mean squared error, and this as its slip.
+        """Return the count of each item, with its squared error, and the error as its slip.
 
         The arguments have the expected counts with their standard deviations.
         """

@@ -27,6 +27,16 @@ disagree have no part in Z and in the marginals. So
 If one has `MIN_READING_PROBABILITY`, it is the truth. Otherwise the marginals of all sets give the
 most probable count of each item, and its mean squared error.
 
+**Classes** of a one-shot sum have neither total nor check. Thinned counts show M modulo 32, and the
+prior decides which M; `_FAR_WEIGHT` is that of 20 windows or more. If any one of 100 items may
+have changed by d windows, a mean squared error of d^2 / 100 is stated for each, and the one has
+ten of these errors. So with the probability P(k) that a count is k windows off
+
+    error^2  =  max(sum of P(k) k^2,  max of k^2 / 36 over all k with P(k) > 1e-4)
+
+Six errors then reach each count that is possible. If even the most probable M disagrees with the
+thinned counts, more windows are missing than are tried, and the error is this number of windows.
+
 Source: weighing all possible counts, with their sum and a check as laws, is ours.
 """
 
@@ -46,6 +56,12 @@ _MAX_SHAPE = 1e6  # of a negative binomial distribution; beyond, it is Poisson's
 _CHANGED_SHARES = tuple(2.0**-power for power in range(10, 0, -1))  # values of h that are compared
 _MIN_WEIGHT = 1e-280  # of a possible count
 _MAX_LOG_MASS = 500.0  # beyond, sets of few moves have no part in it
+# Windows that a class may miss: those that are distinguished, and four times 32 more.
+_POSSIBLE_WINDOWS = range(MISSING_WINDOWS[0], MISSING_WINDOWS[-1] + 4 * 32 + 1)
+# Weight of M beyond `MISSING_WINDOWS`. With 1, 0.01 and 0.001, 120 equal items that rose fivefold
+# (p = 521) had a joint standard error of 52,106, 12,408 and 3,302. One item that rose by 20 to 40
+# windows was beyond six errors in 0, 5 and 11 of 60 rounds.
+_FAR_WEIGHT = 0.01
 _MIN_REST = 1e-9  # share of sets of more than two moves, which is exact to about 1e-12
 
 
@@ -116,20 +132,28 @@ def read_thinned(
 ) -> WindowPosterior:
     """Return the posterior of the true counts of a class, which differ from `counts` by windows.
 
-    `thinned` are the class's thinned counts modulo `window`, by level.
+    `thinned` are the class's thinned counts modulo `window`, by level. The counts are the true ones
+    only if all are, with `MIN_READING_PROBABILITY`, and agree with the thinned ones.
     """
-    possible = counts.sum() + window * np.array(MISSING_WINDOWS)
+    possible = counts.sum() + window * np.array(_POSSIBLE_WINDOWS)
     squares, logarithms = squared_surprises(possible, window, thinned)
-    shifts = _all_shifts()
+    shifts, surprises = _all_shifts(), squares + logarithms
     usual, changed = _priors(counts[:, np.newaxis] + window * shifts, means, deviations)
-    likelihoods = np.exp(-(squares + logarithms - logarithms.min()) / 2)
-    marginals = _most_likely_sum(usual, changed, MISSING_WINDOWS[0], likelihoods).marginals()
+    likelihoods = np.exp((surprises.min() - surprises) / 2)
+    likelihoods[len(MISSING_WINDOWS) :] *= _FAR_WEIGHT
+    best = _most_likely_sum(usual, changed, _POSSIBLE_WINDOWS[0], likelihoods)
+    marginals = best.marginals()
     read = shifts[marginals.argmax(axis=1)]
-    if marginals.max(axis=1).min() >= tuning.MIN_READING_PROBABILITY:
+    is_explained = squares[best.sums.argmax()] <= tuning.TABLE_SURPRISE
+    doubt = (1 - marginals.max(axis=1)).sum()  # bounds the probability that a count is false
+    if is_explained and doubt <= 1 - tuning.MIN_READING_PROBABILITY:
         return WindowPosterior(counts + window * read, None)
     away = (shifts - read[:, np.newaxis]) ** 2
-    errors = (marginals * away).sum(axis=1) * float(window) ** 2
-    return WindowPosterior(counts + window * read, errors)
+    farthest = np.where(marginals > tuning.MIN_COVERED_PROBABILITY, away, 0).max(axis=1)
+    errors = np.maximum((marginals * away).sum(axis=1), farthest / tuning.COVERED_ERRORS**2)
+    if not is_explained:
+        errors = np.maximum(errors, len(_POSSIBLE_WINDOWS) ** 2)
+    return WindowPosterior(counts + window * read, errors * float(window) ** 2)
 
 
 def _weigh(
@@ -205,13 +229,14 @@ class _SumOfShifts:
     """Probabilities of the shifts of each item (n, k), given `likelihoods` of sums from `first` on.
 
     `before` (n + 1, s) has the distributions of the sums of the items before each one. They are
-    cut at `reach` to both sides of 0.
+    cut at `reach` to both sides of 0. `sums` has the weight of each sum.
     """
 
     shares: Floats
     before: Floats
     first: int
     likelihoods: Floats
+    sums: Floats
     reach: int
     log_likelihood: float
     log_mass: float
@@ -222,10 +247,10 @@ class _SumOfShifts:
         end = first + len(likelihoods)
         shares, reach = weights / norms, max(abs(first), abs(end - 1)) + tuning.MAX_WINDOWS_ABOVE
         before = _sums_before(shares, tuning.MAX_WINDOWS_BELOW, reach)
-        mass = float(before[-1, reach + first : reach + end] @ likelihoods)
-        log_mass = math.log(max(mass, _MIN_WEIGHT))
+        sums = before[-1, reach + first : reach + end] * likelihoods
+        log_mass = math.log(max(float(sums.sum()), _MIN_WEIGHT))
         likelihood = float(np.log(norms).sum()) + log_mass
-        return cls(shares, before, first, likelihoods, reach, likelihood, log_mass)
+        return cls(shares, before, first, likelihoods, sums, reach, likelihood, log_mass)
 
     def marginals(self) -> Floats:
         """Return the probability of each shift of each item (n, k), given the sum."""

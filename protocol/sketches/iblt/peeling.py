@@ -1,7 +1,7 @@
 """One table being peeled: its cells, the keys that were taken out, and what the kernel must know.
 
 `peeling_kernel.pyx` has the loops, and `numpy_peeling.py` their slower reference, which takes their
-place if they are not compiled.
+place if they are not compiled, or were compiled for another `INTERFACE`.
 """
 
 from copy import copy
@@ -12,13 +12,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.numerics.array_types import Integers, Keys
-from protocol.sketches.iblt.numpy_peeling import ENTRIES, INSPECTIONS, REPEATED_KEYS, K, V
+from protocol.sketches.iblt.numpy_peeling import (
+    ENTRIES,
+    INSPECTIONS,
+    INTERFACE,
+    REPEATED_KEYS,
+    K,
+    V,
+)
 from protocol.sketches.iblt.table import Iblt
 from secagg.ring import Vector
 
 try:
+    from protocol.sketches.iblt.peeling_kernel import INTERFACE as COMPILED_INTERFACE
     from protocol.sketches.iblt.peeling_kernel import add_entry, peel
-except ImportError:  # not compiled
+except ImportError:  # not compiled, or before kernels had a number
+    COMPILED_INTERFACE = 0
+if COMPILED_INTERFACE != INTERFACE:
     from protocol.sketches.iblt.numpy_peeling import add_entry, peel
 
 _CACHED_INVERSES = 1024  # a table of inverses pays for itself from 1,000 keys

@@ -3,6 +3,8 @@ from numpy.typing import NDArray
 
 from protocol.sketches.iblt.peeling import PeelingState, TableParameters
 
+INTERFACE: int
+
 def peel(
     rows: NDArray[np.int64],
     parameters: TableParameters,

@@ -26,6 +26,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 from protocol.mixing cimport mix
 
+INTERFACE = 1  # with `numpy_peeling.py`, which explains it
+
 cdef enum:
     V = 0  # columns of a row
     LAST_ENTRY = 1

@@ -393,7 +393,7 @@ def test_more_confidence_reports_fewer_items(words: Path) -> None:
 def test_a_large_simulation_reports_that_numpy_reads_its_sums(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("client.extras_installation.COMPILED_MODULES", ("not_compiled",))
+    monkeypatch.setattr("client.extras_installation.COMPILED_MODULES", {"not_compiled": ""})
     monkeypatch.setattr("blindtally.simulate.command._LARGE_FLEET", 20)
     few, many = (
         simulate("--data", "short", "--rounds", 1, "--devices", devices) for devices in (19, 20)
