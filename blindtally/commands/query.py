@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from typer import Argument, Option
@@ -119,18 +120,17 @@ def query(
         target = analyst.study(study)
         question = target.view.question
         kind = mechanism_of(question).answer_kind(question)
+        others = AnswerKind.DISTRIBUTION, AnswerKind.MEANS, AnswerKind.NUMBER
+        has_items = is_default and kind not in others
+        if threshold is not None and (not has_items or segments_of(question.domain)):
+            raise exit_with_error("--threshold is for one list of items, which this answer is not")
         if is_default and kind is AnswerKind.MEANS:
             numbers = _unless_nothing_counts(target, lambda: target.numbers(beta=beta))
             answer = _answer_numbers(target, numbers, beta)
         elif is_default and kind is AnswerKind.NUMBER:
             answer = _answer_number(target)
-        elif is_default and segments_of(question.domain):
-            answer = _answer_segments(target, target.segments(3 if top is None else top))
-        elif is_default and kind is not AnswerKind.DISTRIBUTION:
-            shown = max(10, len(mechanism_of(question).options(question))) if top is None else top
-            answer = _answer_items(target, min(shown, MAX_TOP), threshold)
-            if file and top is None and threshold is None:
-                answer = replace(answer, table=target.heavy_hitters())
+        elif has_items:
+            answer = _answer_list(target, top, threshold, has_file=file is not None)
         else:
             queries: dict[str, tuple[Callable[..., ResultTable[QueryResult]], object]] = {
                 "quantiles": (target.quantiles, _DEFAULT_QUANTILES if is_default else quantile),
@@ -220,6 +220,26 @@ def _answer_numbers(study: "Study", rows: "ResultTable[NumberSummary]", beta: fl
     document = {"numbers": [row.model_dump() for row in rows], "beta": beta}
     unlisted = unlisted_rows(rounds, listed)
     return _Answer([result_table(["segment"], headings, cells), *notes], document, rows, unlisted)
+
+
+def _answer_list(
+    study: "Study", top: int | None, threshold: float | None, *, has_file: bool
+) -> _Answer:
+    """Return the items, of each segment if there are some; a file without `top` has all."""
+    from protocol.domains.base import segments_of
+    from protocol.mechanisms.registry import mechanism_of
+
+    question = study.view.question
+    if segments_of(question.domain):
+        answer = _answer_segments(study, study.segments(3 if top is None else top))
+        all_rows: Callable[[], ResultTable[Any]]
+        all_rows = partial(study.segments, MAX_TOP)
+    else:
+        shown = max(10, len(mechanism_of(question).options(question))) if top is None else top
+        answer = _answer_items(study, min(shown, MAX_TOP), threshold)
+        all_rows = study.heavy_hitters
+    is_whole = has_file and top is None and threshold is None
+    return replace(answer, table=all_rows()) if is_whole else answer
 
 
 def _answer_number(study: "Study") -> _Answer:

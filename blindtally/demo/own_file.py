@@ -161,7 +161,14 @@ def _are_numbers(items: Sequence[str], column: str) -> bool:
     commas = [item for item in items if DECIMAL_COMMA.fullmatch(item)]
     if commas and all(number_in(item.replace(",", ".")) is not None for item in items):
         raise ValueError(f"{commas[0]!r} has a decimal comma: save the numbers with points")
-    return all(number_in(item) is not None for item in items)
+    others = [item for item in items if number_in(item) is None]
+    if 0 < len(others) < len(items) / 10:
+        print_line(
+            f"{others[0]!r} in {column} is no number, so all its values are asked for as texts; "
+            "without such rows, numbers would be.",
+            err=True,
+        )
+    return not others and len({number_in(item) for item in items}) > MAX_OPTIONS
 
 
 def _check_spread(numbers: Sequence[float]) -> None:

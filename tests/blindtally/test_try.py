@@ -38,6 +38,7 @@ TEXTS = [f"a long {letter * 2}" for letter in "abcdefghijklmnop"]
         ("found", [text * 9 for text in TEXTS], None, "tracked", "hashed"),
         ("found_id", NUMBERS, None, "tracked", "utf8"),
         ("found", NUMBERS, None, "number-sums", "interval"),
+        ("found", [f"1.{'0' * n}" for n in range(1, 41)], None, "tracked", "hashed"),  # equal
         ("found", ["0" + number for number in NUMBERS], None, "tracked", "utf8"),
         ("found", ANSWERS, 1.0, "count-median", "listed"),
         ("found", TEXTS, 1.0, "count-median", "listed"),
@@ -75,6 +76,14 @@ def test_an_error_states_what_would_have_sufficed(
 ) -> None:
     with pytest.raises(ValueError, match=fault):
         Trial(path=write(tmp_path, text, encoding)).setup()
+
+
+def test_a_value_that_is_no_number_among_numbers_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, rows("user,ms", [*NUMBERS, "1e400"]))
+    assert Trial(path=path).setup().question.mechanism == "tracked"
+    assert "'1e400' in ms is no number" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

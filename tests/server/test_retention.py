@@ -188,6 +188,22 @@ async def test_the_next_study_gets_nothing_of_a_deleted_one(served: Served) -> N
     assert ids[0] != ids[1]
 
 
+@pytest.mark.parametrize("steps", range(5))
+async def test_a_device_of_a_study_that_was_deleted_in_a_round_hears_that_it_is_gone(
+    served: Served, steps: int
+) -> None:
+    """Otherwise it would repeat each message for two minutes, as after an error of the server."""
+    study = await served.create()
+    devices = await served.join(study, 6)
+    await together(devices, *STEPS[:steps])
+    kinds = "key-shares", "complaints", "masked-input", "confirmation", "unmasking-shares"
+    body = await devices[0].compute(kinds[steps])
+    assert (await served.client.post(f"/v1/studies/{study}/stop")).status_code == 200
+    assert (await served.client.delete(f"/v1/studies/{study}")).status_code == 204
+    for _ in range(2):
+        refused(await devices[0].put(kinds[steps], body), 404, "not-found")
+
+
 async def test_a_replica_that_still_knows_a_deleted_study_refuses_its_devices(
     serve: Serve, postgres_url: str
 ) -> None:

@@ -174,26 +174,31 @@ def test_segments_are_shown_of_a_study_that_has_some(url: str) -> None:
     domain = Product(segments=("even", "odd"), inner=Utf8(max_bytes=3))
     with Analyst(url) as analyst:
         question = AdaptiveIbltQuestion(
-            threshold=5, contribution=1, domain=domain, message_bytes=5524
+            threshold=5, contribution=4, domain=domain, message_bytes=5524
         )
         study = analyst.create("by segment", question, TERMS, rounds=1)
         code, text = run(study.id, "--url", url)
         assert (code, text.startswith("No round is over: a round needs 8 ")) == (0, True)
-        asyncio.run(play(url, study.view, ("even:a", "odd:a"), scale=0))
+        held = [{f"{('even', 'odd')[n % 2]}:{letter}": 1 for letter in "abcd"} for n in range(12)]
+        asyncio.run(play_one_round(url, study.view, held))
         assert study.wait().state == "finished"
         rows = study.segments(limit=1)
         assert [(row.segment, row.total, row.share) for row in rows] == [
-            ("even", 6, 0.5), ("odd", 6, 0.5)
+            ("even", 24, 0.5), ("odd", 24, 0.5)
         ]  # fmt: skip
-        assert [(each.item, each.estimate) for each in rows[0].items] == [("a0", 6)]
-        assert rows.to_pandas()["heavy_hitters"].tolist() == [1, 1]
+        assert [(each.item, each.estimate) for each in rows[0].items] == [("a", 6)]
+        assert rows.to_pandas()["heavy_hitters"].tolist() == [4, 4]
         without_items = study.segments(limit=0)
     code, text = run(study.id, "--url", url)
     assert code == 0, text
-    assert "a0 6" in text
+    assert "a 6, b 6, c 6 " in text
     assert "50.0%" in text
+    code, text = run(study.id, "--url", url, "--out", "-", "--format", "csv")
+    assert [text.count(f'"item"": ""{item}""') for item in "abcd"] == [2] * 4
     code, text = run(study.id, "--url", url, "--top", "0", "--json", "-")
     assert json.loads(text)["segments"] == [row.model_dump(mode="json") for row in without_items]
+    code, text = run(study.id, "--url", url, "--threshold", "6")
+    assert (code, "--threshold is for one list" in text) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -266,7 +266,9 @@ def _enrolled_cohorts(
         for participant in connection.execute(_ROSTERS, {"cohorts": [*entries]}):
             entries[participant.cohort].append(roster_entry(participant))
     rounds = dict[tuple[str, int], tuple[AnyPlan, Ring, bytes]]()
-    facts = dict[int, EnrolledCohort | ProblemError]()
+    # A cohort without a row is one of a study that was deleted.
+    facts: dict[int, EnrolledCohort | ProblemError]
+    facts = {cohort: not_found("participant") for cohort in cohorts}
     for row in rows:
         if row.id not in entries:
             facts[row.id] = _unreadable(row, f"the cohort is still {row.phase}")
