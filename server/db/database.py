@@ -29,9 +29,11 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 import stamina
 import structlog
 from sqlalchemy import ColumnElement, create_engine, event, func, literal, select, type_coerce
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from protocol.api.events import Event
 from server.db.channels import announced_channels, send_notifications
@@ -152,6 +154,7 @@ class Database:
             connect_args=self.connect_args,
         )
         hide_url_in_errors(self.engine)
+        _close_after_disposal(self.engine)
         self._writer = self.engine
         self._files: FileIdentities | None = None
         if not self.is_sqlite:
@@ -365,6 +368,20 @@ def write_transaction(method: _Method[B, P, T]) -> _AsyncMethod[B, P, T]:
         return await self.database.write(lambda session: method(self, session, *args, **kwargs))
 
     return run
+
+
+def _close_after_disposal(engine: Engine) -> None:
+    """Close connections of a pool that was disposed of while they were in use."""
+
+    def keep_pool(_connection: object, record: ConnectionPoolEntry) -> None:
+        record.info["pool"] = engine.pool
+
+    def close(connection: DBAPIConnection | None, record: ConnectionPoolEntry) -> None:
+        if connection is not None and record.info["pool"] is not engine.pool:
+            connection.close()
+
+    event.listen(engine, "connect", keep_pool)
+    event.listen(engine, "checkin", close)
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:

@@ -246,3 +246,13 @@ async def test_settings_of_the_database_change_no_value(postgres_url: str) -> No
     moment, content = await database.read(lambda session: session.execute(text(query)).one())
     assert (moment.isoformat(), content) == ("2026-05-01T12:00:00+00:00", b"\xff")
     await database.close()
+
+
+async def test_a_connection_in_use_is_closed_after_its_pool(sqlite: Database) -> None:
+    """Python 3.13 warns otherwise."""
+    with sqlite.engine.connect() as used:
+        connection = used.connection.dbapi_connection
+        sqlite.engine.dispose()
+        used.execute(text("SELECT 1"))
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")
