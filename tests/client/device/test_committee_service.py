@@ -188,8 +188,8 @@ async def test_a_device_that_was_killed_goes_on_to_serve(
 
 
 async def test_a_round_without_enough_volunteers_ends_their_service(connect: ClientFactory) -> None:
-    study = await create(connect, convening=2, **TWELVE_TERMS)  # it offers itself before the end
-    ended = await serve(study, DeviceState.in_memory(), wait=10)
+    study = await create(connect, convening=5, **TWELVE_TERMS)
+    ended = await serve(study, DeviceState.in_memory(), wait=30)
     assert ended == CommitteeOutcome(CommitteeState.ROUND_OVER, 1)
 
 
