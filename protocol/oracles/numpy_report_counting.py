@@ -9,7 +9,6 @@ from protocol.hashing import splitmix_hash
 from protocol.numerics.array_types import Integers, Keys
 
 INTERFACE: Final = 1  # with the kernel; `numpy_peeling.py` explains it
-
 Counters: TypeAlias = NDArray[np.uint32]
 _BATCH_VOTES: Final = 2**20  # of 8 bytes each
 

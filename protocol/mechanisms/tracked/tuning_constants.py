@@ -89,8 +89,6 @@ MAX_MISSING_WINDOWS = 512  # windows that are missing in all; a false total has 
 MAX_SINGLE_MOVES, MAX_PAIRED_MOVES = 2**15, 256
 MIN_MOVE_WEIGHT = -25.0  # log-probability of a move, relative to none
 MIN_READING_PROBABILITY = 0.999  # posterior of a set of moves that is treated as the truth
-# Standard errors that reach each count of a class with at least this probability.
-COVERED_ERRORS, MIN_COVERED_PROBABILITY = 6, 1e-4
 
 # Forecast of totals (`forecast.py`).
 

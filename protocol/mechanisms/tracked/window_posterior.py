@@ -28,14 +28,13 @@ If one has `MIN_READING_PROBABILITY`, it is the truth. Otherwise the marginals o
 most probable count of each item, and its mean squared error.
 
 **Classes** of a one-shot sum have neither total nor check. Thinned counts show M modulo 32, and the
-prior decides which M; `_FAR_WEIGHT` is that of 20 windows or more. If any one of 100 items may
-have changed by d windows, a mean squared error of d^2 / 100 is stated for each, and the one has
-ten of these errors. So with the probability P(k) that a count is k windows off
+prior decides which M. If any one of 100 items may have changed by d windows, each has the mean
+squared error d^2 / 100, and that one is ten such errors off. With probability P(k) of k windows,
 
     error^2  =  max(sum of P(k) k^2,  max of k^2 / 36 over all k with P(k) > 1e-4)
 
-Six errors then reach each count that is possible. If even the most probable M disagrees with the
-thinned counts, more windows are missing than are tried, and the error is this number of windows.
+Six errors reach each possible count. If even the most probable M disagrees with the thinned
+counts, more windows are missing than are tried, and the error is that number.
 
 Source: weighing all possible counts, with their sum and a check as laws, is ours.
 """
@@ -56,11 +55,10 @@ _MAX_SHAPE = 1e6  # of a negative binomial distribution; beyond, it is Poisson's
 _CHANGED_SHARES = tuple(2.0**-power for power in range(10, 0, -1))  # values of h that are compared
 _MIN_WEIGHT = 1e-280  # of a possible count
 _MAX_LOG_MASS = 500.0  # beyond, sets of few moves have no part in it
-# Windows that a class may miss: those that are distinguished, and four times 32 more.
+# Missing windows of a class, and the weight of those that only the prior distinguishes. With 1,
+# 0.01 and 0.001, 120 equal items that rose fivefold (p = 521) had a joint standard error of 52,106,
+# 12,408 and 3,302. One that rose by 20 to 40 windows was far off in 0, 5 and 11 of 60 rounds.
 _POSSIBLE_WINDOWS = range(MISSING_WINDOWS[0], MISSING_WINDOWS[-1] + 4 * 32 + 1)
-# Weight of M beyond `MISSING_WINDOWS`. With 1, 0.01 and 0.001, 120 equal items that rose fivefold
-# (p = 521) had a joint standard error of 52,106, 12,408 and 3,302. One item that rose by 20 to 40
-# windows was beyond six errors in 0, 5 and 11 of 60 rounds.
 _FAR_WEIGHT = 0.01
 _MIN_REST = 1e-9  # share of sets of more than two moves, which is exact to about 1e-12
 
@@ -132,8 +130,7 @@ def read_thinned(
 ) -> WindowPosterior:
     """Return the posterior of the true counts of a class, which differ from `counts` by windows.
 
-    `thinned` are the class's thinned counts modulo `window`, by level. The counts are the true ones
-    only if all are, with `MIN_READING_PROBABILITY`, and agree with the thinned ones.
+    `thinned` are the class's thinned counts modulo `window`, by level.
     """
     possible = counts.sum() + window * np.array(_POSSIBLE_WINDOWS)
     squares, logarithms = squared_surprises(possible, window, thinned)
@@ -149,11 +146,10 @@ def read_thinned(
     if is_explained and doubt <= 1 - tuning.MIN_READING_PROBABILITY:
         return WindowPosterior(counts + window * read, None)
     away = (shifts - read[:, np.newaxis]) ** 2
-    farthest = np.where(marginals > tuning.MIN_COVERED_PROBABILITY, away, 0).max(axis=1)
-    errors = np.maximum((marginals * away).sum(axis=1), farthest / tuning.COVERED_ERRORS**2)
-    if not is_explained:
-        errors = np.maximum(errors, len(_POSSIBLE_WINDOWS) ** 2)
-    return WindowPosterior(counts + window * read, errors * float(window) ** 2)
+    least = np.where(marginals > 1e-4, away, 0).max(axis=1) / 36
+    least = least if is_explained else len(_POSSIBLE_WINDOWS) ** 2
+    errors = np.maximum((marginals * away).sum(axis=1), least) * float(window) ** 2
+    return WindowPosterior(counts + window * read, errors)
 
 
 def _weigh(

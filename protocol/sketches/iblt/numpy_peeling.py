@@ -19,10 +19,9 @@ from protocol.numerics.array_types import Flags, Indices, Integers, Keys
 if TYPE_CHECKING:
     from protocol.sketches.iblt.peeling import PeelingState, TableParameters
 
-# Number of what both take. The kernel checks no index, so one that was compiled before a change of
-# the arguments writes beyond its arrays: raise it in both files, and such a kernel is not used.
+# Raise it here and in the kernel with each change of arguments. The kernel checks no index, so one
+# of another number would write beyond its arrays: it is not used.
 INTERFACE = 1
-
 V, LAST_ENTRY, K = 0, 1, 2  # columns of a row
 ENTRIES, INSPECTIONS, REPEATED_KEYS = 0, 1, 2  # totals
 _MAX_ENTRIES_OF_KEY, _MAX_INSPECTIONS_PER_CELL = 2, 73

@@ -12,14 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.numerics.array_types import Integers, Keys
-from protocol.sketches.iblt.numpy_peeling import (
-    ENTRIES,
-    INSPECTIONS,
-    INTERFACE,
-    REPEATED_KEYS,
-    K,
-    V,
-)
+from protocol.sketches.iblt import numpy_peeling
+from protocol.sketches.iblt.numpy_peeling import ENTRIES, INSPECTIONS, REPEATED_KEYS, K, V
 from protocol.sketches.iblt.table import Iblt
 from secagg.ring import Vector
 
@@ -28,7 +22,7 @@ try:
     from protocol.sketches.iblt.peeling_kernel import add_entry, peel
 except ImportError:  # not compiled, or before kernels had a number
     COMPILED_INTERFACE = 0
-if COMPILED_INTERFACE != INTERFACE:
+if COMPILED_INTERFACE != numpy_peeling.INTERFACE:
     from protocol.sketches.iblt.numpy_peeling import add_entry, peel
 
 _CACHED_INVERSES = 1024  # a table of inverses pays for itself from 1,000 keys

@@ -82,9 +82,8 @@ def test_six_errors_reach_a_count_that_is_off_by_whole_windows(windows: int, ite
     for _ in range(6):
         counts = rng.poisson(expected)
         counts[0] += windows * 521
-        read = counters.decode(
-            counters.encode(counts, seeded_words(rng)), expected, np.sqrt(expected)
-        )
+        vector = counters.encode(counts, seeded_words(rng))
+        read = counters.decode(vector, expected, np.sqrt(expected))
         assert (np.abs(read.counts - counts) <= 6 * np.sqrt(read.variances)).all()
 
 
