@@ -61,7 +61,7 @@ class ServiceError(PortableError):
     advice: str = ""
 
     def __init__(self, problem: Problem, retry_after: float | None = None) -> None:
-        self.message = _message_of(problem)
+        self.message = short_text(_full_detail(problem))
         super().__init__(f"{self.message} ({self.advice})" if self.advice else self.message)
         self.problem = Problem.model_validate_json(hide_secrets(problem.model_dump_json()))
         self.retry_after = retry_after
@@ -319,11 +319,6 @@ def short_text(text: str) -> str:
     Hidden characters are escaped.
     """
     return escape_hidden(hide_secrets(text)[:MAX_ERROR_CHARACTERS])
-
-
-def _message_of(problem: Problem) -> str:
-    """Return the detail, or every fault if the detail lists only some of them."""
-    return short_text(_full_detail(problem))
 
 
 def _full_detail(problem: Problem) -> str:

@@ -42,10 +42,6 @@ def create(analyst: Analyst) -> Study:
     return analyst.create("killed", QUESTION, TERMS, rounds=1, timeouts=TIMEOUTS)
 
 
-def histogram(index: int) -> dict[str, int]:
-    return {"common": 1, f"of {index % 4}": 2}
-
-
 class Half:
     """One round whose devices pause in the middle of each of `phases` until the server was killed.
 
@@ -67,7 +63,7 @@ class Half:
 
     async def _device(self, index: int) -> DeviceResult:
         rng = np.random.default_rng([self.view.number, index])
-        given = make_contribution(QUESTION, histogram(index), rng)
+        given = make_contribution(QUESTION, {"common": 1, f"of {index % 4}": 2}, rng)
         device = StudyDevice(Identity.generate(SystemRandom()), given, MemoryJournal())
         async with http_client(self.service.url) as http:
             transport = Transport(http)

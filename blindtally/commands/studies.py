@@ -105,7 +105,7 @@ def show_study(
     unlisted = unlisted_counts(rounds, [row.item for row in rows])
     document = {
         "study": view.model_dump(mode="json"),
-        "rounds": [_round_document(each) for each in rounds],
+        "rounds": [each.model_dump(mode="json", exclude={"plan"}) for each in rounds],
         "heavy_hitters": [row.model_dump(mode="json") for row in rows],
         "unlisted": unlisted,
     }
@@ -273,8 +273,3 @@ def _failure_reasons(rounds: "Sequence[RoundView]") -> list[str]:
 
 def _count(value: float | None) -> str:
     return "" if value is None else f"{value:,.0f}"
-
-
-def _round_document(view: "RoundView") -> dict[str, Any]:
-    """Return a round without its plan, which may list thousands of items."""
-    return view.model_dump(mode="json", exclude={"plan"})

@@ -204,7 +204,7 @@ def _recognised(
     is_decided = any(_has_main_name("count", header[place]) for place in counts)
     if "count" not in named and not is_decided:
         for place in free:
-            if _may_have_counts(header[place], cells[place]):
+            if not _is_other(header[place]) and may_be_counts(cells[place]):
                 raise _unclear("count", header, *counts, place)
     others = [place for place in free if not is_attribute(header[place])]
     return Columns(item, user, count, () if "user" in places else tuple(others))
@@ -284,11 +284,6 @@ def _recognised_place(
 
 def _has_main_name(role: Role, name: str) -> bool:
     return _MAIN_NAMES[role].fullmatch(_plain(name)) is not None
-
-
-def _may_have_counts(name: str, cells: Sequence[str]) -> bool:
-    """Return whether a column has whole numbers, and no name of other numbers."""
-    return not _is_other(name) and may_be_counts(cells)
 
 
 def _is_other(name: str) -> bool:

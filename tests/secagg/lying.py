@@ -49,10 +49,6 @@ def unseal(secret: bytes, purpose: Purpose, encrypted: EncryptedShare) -> bytes 
     return share
 
 
-def sealed(group: Group, slot: int, holder: int, share: bytes, purpose: Purpose) -> EncryptedShare:
-    return seal(group.agree(slot, holder), purpose, share)
-
-
 def share_pairs(group: Group, slot: int) -> dict[int, SharePair]:
     return dict(zip(group.shared[slot].holders, group.key_shares[slot].share_pairs, strict=True))
 
@@ -93,7 +89,7 @@ def send_shares(
     changed = {
         holder: replace(
             pairs[holder],
-            **{which: sealed(group, slot, holder, share, purpose(group, slot, holder))},
+            **{which: seal(group.agree(slot, holder), purpose(group, slot, holder), share)},
         )
         for holder, share in shares.items()
     }

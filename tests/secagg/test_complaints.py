@@ -230,10 +230,6 @@ def test_only_complaints_of_holders_are_answered(who: str) -> None:
 # Messages that the server refuses
 
 
-def unknown(group: Group, holder: int) -> int:
-    return next(s for s in group.all_slots - {holder} if s not in group.received[holder])
-
-
 BAD_COMPLAINTS: dict[str, Callable[[Group, int, Complaints], Complaints]] = {
     "unsigned": lambda _g, _h, message: replace(message, signature=bytes(64)),
     "of another holder": lambda g, h, _: g.complaints[(h + 1) % N],
@@ -285,7 +281,7 @@ def test_a_complaint_about_a_participant_that_sent_nothing_is_a_fault() -> None:
     group = assemble(30)
     group.share()
     group.check()
-    signatures = {unknown(group, 3): bytes(64)}
+    signatures = {next(s for s in group.all_slots - {3} if s not in group.received[3]): bytes(64)}
     signed = group.session.complaints_statement(
         3, group.received[3].digest, Complaints(signatures).signed_bytes()
     )

@@ -41,12 +41,8 @@ def secrets(group: Group) -> set[bytes]:
     return secrets
 
 
-def texts(shown: object) -> Iterable[str]:
-    return (repr(shown), str(shown), f"{shown}")
-
-
 def assert_quiet(group: Group, shown: Iterable[object]) -> None:
-    for text in (text for value in shown for text in texts(value)):
+    for text in (text for value in shown for text in (repr(value), str(value), f"{value}")):
         for secret in secrets(group):
             assert repr(secret) not in text
             assert repr(secret)[2:-1] not in text
