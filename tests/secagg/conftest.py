@@ -89,7 +89,12 @@ class Group:
         return aggregator.route_shares(self.session, self.key_shares)
 
     def check(self, slots: Collection[int] | None = None) -> Transcript:
-        """Let `slots` (all that shared) check their shares; return the transcript."""
+        """Let `slots` (all that shared) check their shares; return the transcript.
+
+        If no participant has shared, all of them share first.
+        """
+        if not self.key_shares:
+            self.share()
         received = self.received
         for slot in sorted(self.shared if slots is None else slots):
             self.checked[slot], self.complaints[slot] = self.shared[slot].check(received[slot])
@@ -160,6 +165,9 @@ class Group:
             self.confirmed[slot], self.confirmations[slot] = state, signature
 
     def reveal(self, slots: Collection[int] | None = None) -> None:
+        """Let `slots` (all) reveal; if no participant has confirmed, all of them confirm first."""
+        if not self.confirmed:
+            self.confirm()
         request = self.request
         for slot in sorted(self.confirmed if slots is None else slots):
             self.unmasking_shares[slot] = self.confirmed[slot].unmask(

@@ -155,7 +155,6 @@ def finish(
         group.mask(group.transcript.share_commitments.keys() - set(dropouts))
     for slot, masked_input in group.masked_inputs.items():
         aggregator.check_masked_input(group.transcript, slot, masked_input)
-    group.confirm()
     group.reveal()
     messages = group.unmasking_shares
     if change is not None:

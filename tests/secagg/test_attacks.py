@@ -41,7 +41,6 @@ def test_a_server_with_both_secrets_would_read_the_vector(group: Group) -> None:
     upload = group.masked_inputs[VICTIM]
     server.decrypt_shares_of(VICTIM)
     assert server.vector(VICTIM, transcript, upload) is None
-    group.confirm()
     group.reveal()
     for slot, reveal in group.unmasking_shares.items():
         server.receive(slot, reveal)
@@ -250,7 +249,6 @@ def test_a_shorter_list_of_dealers_does_not_open_a_seed(group: Group) -> None:
     does not mask with them. The others receive the true list and treat it as a survivor, so they
     would reveal their shares of its seed. The rest of its neighbours are named as dropouts.
     """
-    group.share()
     transcript = group.check()
     server = collude(group, VICTIM)
     server.decrypt_shares_of(VICTIM)
@@ -265,7 +263,6 @@ def test_a_shorter_list_of_dealers_does_not_open_a_seed(group: Group) -> None:
 @pytest.mark.parametrize("forged", ["none", "empty", "of another survivor"])
 def test_a_signature_of_a_transcript_cannot_be_forged(group: Group, forged: str) -> None:
     """Guards: `Confirmed._check_transcript_of`."""
-    group.share()
     group.check()
     group.mask()
     group.confirm()
@@ -286,7 +283,6 @@ def test_a_victim_with_an_edge_hidden_from_it_stays_masked(group: Group, is_hold
     The victim receives a false graph nonce of a participant that selected it, with which that
     participant did not, so that the victim leaves out a mask; or of one of the victim's holders.
     """
-    group.share()
     transcript, chance = group.check(), Random(3)
     server = collude(group, VICTIM)
     selecting = next(
@@ -306,7 +302,6 @@ def test_a_victim_with_an_edge_hidden_from_it_stays_masked(group: Group, is_hold
 
 def test_a_victim_with_key_shares_hidden_from_it_stays_masked(group: Group) -> None:
     """Guards: digests of key shares in `Transcript.label`."""
-    group.share()
     transcript = group.check()
     server = collude(group, VICTIM)
     other = next(

@@ -136,7 +136,6 @@ def test_a_masked_input_of_a_dealer_that_was_left_out_is_a_fault(group: Group) -
 def test_false_complaints_of_all_corrupt_holders_leave_no_honest_dealer_out(survives: bool) -> None:
     """The most corrupt participants that are assumed complain about all others, then drop out."""
     group = assemble(30)
-    group.share()
     group.check()
     corrupt = range(group.session.assumptions.max_corrupt(30))
     for liar in corrupt:
@@ -146,7 +145,6 @@ def test_false_complaints_of_all_corrupt_holders_leave_no_honest_dealer_out(surv
     present = group.all_slots - set(corrupt)
     masking = present if survives else present - {29}
     group.mask(masking)
-    group.confirm()
     group.reveal()
     assert same(group.unmask(), group.plain_sum(masking))
 
@@ -212,7 +210,6 @@ def test_no_answer_to_a_complaint_under_another_roster(group: Group) -> None:
 @pytest.mark.parametrize("who", ["no holder", "another holder", "forged"])
 def test_only_complaints_of_holders_are_answered(who: str) -> None:
     group = assemble(30)
-    group.share()
     group.check()
     victim, holders = group.checked[LIAR], group.shared[LIAR].holders
     others = sorted(group.all_slots - {LIAR, *holders})
@@ -279,7 +276,6 @@ def test_a_holder_of_another_valid_pair_than_was_sent_counts_as_missing(group: G
 
 def test_a_complaint_about_a_participant_that_sent_nothing_is_a_fault() -> None:
     group = assemble(30)
-    group.share()
     group.check()
     signatures = {next(s for s in group.all_slots - {3} if s not in group.received[3]): bytes(64)}
     signed = group.session.complaints_statement(

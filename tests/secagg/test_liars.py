@@ -151,7 +151,6 @@ def test_a_survivor_that_others_believe_to_be_a_dropout_is_not_blamed() -> None:
     # If the list of survivors is altered in transit for all, they confirm it, and reveal shares of
     # the other secret, under a signature that names the list.
     group = assemble(N)
-    group.share()
     request = group.mask()
     survivors = ALL_SLOTS - {LIAR}
     confirmed = {slot: group.masked[slot].confirm(survivors) for slot in survivors}

@@ -23,7 +23,6 @@ SPARSE_ASSUMPTIONS = Assumptions(0.05, 0.4, sigma=3, eta=2)  # of 24: 10 holders
 
 @pytest.fixture
 def masked(group: Group) -> Masked:
-    group.share()
     group.mask()
     return group.masked[0]
 
@@ -99,7 +98,6 @@ def test_a_participant_that_receives_no_shares_has_nothing_to_complain_about(gro
 
 
 def test_a_transcript_of_another_session_is_refused(group: Group) -> None:
-    group.share()
     commitments = group.check().share_commitments
     other = Transcript(replace(group.session), commitments)
     assert_refuses_to_mask(group, other, "left out what I shared")
@@ -107,7 +105,6 @@ def test_a_transcript_of_another_session_is_refused(group: Group) -> None:
 
 def test_fewer_holders_than_a_threshold_are_refused_and_a_threshold_suffices() -> None:
     group = assemble(24, SPARSE_ASSUMPTIONS)
-    group.share()
     transcript = group.check()
     count = group.session.n - group.session.quorum
     holders = transcript.holders(0)
@@ -119,14 +116,12 @@ def test_fewer_holders_than_a_threshold_are_refused_and_a_threshold_suffices() -
 
 
 def test_a_vector_of_another_ring_is_a_callers_mistake(group: Group) -> None:
-    group.share()
     transcript = group.check()
     with pytest.raises(ValueError, match="lanes expected"):
         group.checked[0].mask(transcript, RING, (np.zeros(5, np.uint32),))
 
 
 def test_a_refusal_of_a_transcript_does_not_spend_the_state(group: Group) -> None:
-    group.share()
     transcript = group.check()
     assert_refuses_to_mask(
         group, with_commitment(transcript, 0, shares_digest=bytes(32)), "other shares"
@@ -135,7 +130,6 @@ def test_a_refusal_of_a_transcript_does_not_spend_the_state(group: Group) -> Non
 
 
 def test_masking_does_not_change_the_vector(group: Group) -> None:
-    group.share()
     transcript, vector = group.check(), RING.zero()
     _, upload = group.checked[0].mask(transcript, RING, vector)
     assert not any(lane.any() for lane in vector)
@@ -147,7 +141,6 @@ def test_masking_does_not_change_the_vector(group: Group) -> None:
 
 def test_survivors_with_too_few_of_my_holders_are_refused() -> None:
     group = assemble(24, SPARSE_ASSUMPTIONS)
-    group.share()
     group.mask()
     holders = group.transcript.holders(0)
     with pytest.raises(UnsafeRequestError, match="named only 1 of my holders: too few"):
@@ -157,11 +150,9 @@ def test_survivors_with_too_few_of_my_holders_are_refused() -> None:
 
 def test_a_sum_of_two_vectors_is_confirmed_and_of_one_never() -> None:
     group = assemble(2, Assumptions(0, 0.3))
-    group.share()
     group.mask()
     with pytest.raises(UnsafeRequestError, match="quorum"):
         group.masked[0].confirm([0])
-    group.confirm()
     group.reveal()
     assert same(group.unmask(), group.plain_sum([0, 1]))
 
@@ -181,7 +172,6 @@ def test_a_quorum_of_signatures_suffices(group: Group, confirmed: Confirmed) -> 
 
 
 def test_the_signature_of_a_dropout_is_refused(group: Group) -> None:
-    group.share()
     group.mask(ALL_SLOTS - {3})
     group.confirm()
     more = {**group.confirmations, 3: bytes(64)}
@@ -224,7 +214,6 @@ def test_all_secrets_differ(group: Group) -> None:
 def test_each_step_is_taken_once(group: Group) -> None:
     transcript = group.share()
     group.mask()
-    group.confirm()
     group.reveal()
     joined, shared, checked = group.joined[0], group.shared[0], group.checked[0]
     with pytest.raises(OutOfPhaseError, match="Joined"):

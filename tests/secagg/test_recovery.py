@@ -16,9 +16,7 @@ DROPOUT = N - 1  # drops out before it masks, and holds the last share of all ot
 @pytest.fixture
 def group() -> Group:
     group = assemble(N)
-    group.share()
     group.mask(group.all_slots - {DROPOUT})
-    group.confirm()
     group.reveal()
     return group
 

@@ -17,9 +17,7 @@ N = 12
 def group() -> Group:
     """Return a group with one dropout that has revealed its shares."""
     group = assemble(N, ASSUMPTIONS)
-    group.share()
     group.mask(set(range(N)) - {3})
-    group.confirm()
     group.reveal()
     return group
 

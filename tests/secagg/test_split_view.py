@@ -29,7 +29,6 @@ SPARSE_ASSUMPTIONS = Assumptions(0.05, 0.4, sigma=1, eta=1)
 @pytest.fixture
 def group() -> Group:
     group = assemble(N)
-    group.share()
     group.mask()
     return group
 
@@ -92,7 +91,6 @@ def test_signatures_of_an_earlier_sum_are_refused() -> None:
     silent in the second.
     """
     first = assemble(N)
-    first.share()
     first.mask()
     first.confirm()
     plan, joined = b"\7" * 32, [join(identity, first.rng) for identity in first.identities]
@@ -102,7 +100,6 @@ def test_signatures_of_an_earlier_sum_are_refused() -> None:
     ]
     session = replace(first.session, plan_digest=plan, roster=Roster.of(roster))
     second = Group(session, first.identities, joined, first.rng)
-    second.share()
     second.mask()
     states, signatures = confirmed(second, ALL_SLOTS, ALL_SLOTS)
     shown = {**first.confirmations, VICTIM: signatures[VICTIM]}
