@@ -1,6 +1,6 @@
 """`blindtally studies`: the studies of a service, from their creation to their answers."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from typer import Argument, Option

@@ -8,7 +8,6 @@ progress bars show it. A service that stays silent ends the fleet.
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
-from datetime import datetime
 from time import monotonic
 from typing import Final
 
@@ -136,7 +135,7 @@ def _describe_cohorts(cohorts: list[CohortView], terms: Terms, *, hides_counts: 
     names = f"cohort {first.number}" if len(cohorts) == 1 else f"{len(cohorts):,} cohorts"
     if phase.is_over:
         return f"{names} {phase}"
-    end = _format_time(max(cohort.deadline for cohort in cohorts))
+    end = f"{max(cohort.deadline for cohort in cohorts):%H:%M:%S} UTC"
     if hides_counts:
         return f"{names} {phase}, until {end} at most"
     if phase in _WAITS_FOR_REGISTRAR:
@@ -162,7 +161,3 @@ def _describe_cohorts(cohorts: list[CohortView], terms: Terms, *, hides_counts: 
     if smallest < minimum:
         then = f"it fails with fewer than {minimum:,}"
     return f"{text}; waiting for {size - received:,} more, until {end}, then {then}"
-
-
-def _format_time(instant: datetime) -> str:
-    return f"{instant:%H:%M:%S} UTC"

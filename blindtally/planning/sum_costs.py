@@ -82,7 +82,7 @@ class SumCost:
         return {
             "roster": n * len(roster_bytes([entry])),
             "received": k * len(received_shares_bytes({0: pair})),
-            "dealers": n * len(share_commitments_bytes({0: _sample_commitment(0)})),
+            "dealers": n * len(share_commitments_bytes({0: ShareCommitment(bytes(32), bytes(32))})),
             "survivors": len(Survivors(survivors=tuple(range(n))).model_dump_json()),
             "confirmations": n * len(pack_signatures({0: bytes(SIGNATURE_BYTES)})),
             "inputs": k * len(pack_signed_inputs({0: signed})),
@@ -97,10 +97,6 @@ def _sample_roster_entry(slot: int, *, enrolled: bool) -> RosterEntry:
     )
     enrolment = bytes(SIGNATURE_BYTES) if enrolled else b""
     return RosterEntry(identity, PublicKeys(*public), bytes(SIGNATURE_BYTES), enrolment)
-
-
-def _sample_commitment(slot: int) -> ShareCommitment:
-    return ShareCommitment(slot.to_bytes(32, "big"), bytes(32))
 
 
 @dataclass(frozen=True)

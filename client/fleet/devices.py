@@ -111,26 +111,17 @@ class FleetDevices:
         Raises:
             OpenFilesError: if this process may not open a connection for each device that waits.
         """
-        with sharing_work():
-            return await self._run_all(view, behaviours, on_progress)
-
-    async def _run_all(
-        self,
-        view: RoundView,
-        behaviours: Mapping[int, DeviceBehaviour],
-        on_progress: ProgressCallback,
-    ) -> tuple[DeviceResult, ...]:
-        if participation_type(view.plan).has_one_step:
-            return await self._run_in_turns(view, behaviours, on_progress)
-
-        check_open_files(len(behaviours))
 
         async def run(index: int, behaviour: DeviceBehaviour) -> DeviceResult:
             await asyncio.sleep(behaviour.arrival_seconds)
             async with self.connect() as http:
                 return await self._run_device(http, view, index, behaviour, on_progress)
 
-        return await _gather(run(*device) for device in behaviours.items())
+        with sharing_work():
+            if participation_type(view.plan).has_one_step:
+                return await self._run_in_turns(view, behaviours, on_progress)
+            check_open_files(len(behaviours))
+            return await _gather(run(*device) for device in behaviours.items())
 
     async def _run_in_turns(
         self,

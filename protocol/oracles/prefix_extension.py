@@ -150,16 +150,6 @@ class PrefixExtension:
         of_oracle = last**2 * float(self.oracle.variance(np.array([share]), last)[0])
         return (n / last) ** 2 * (of_oracle + sampled)
 
-    def median_detected_count(self, n: int) -> float:
-        """Return the count from which a string of `n` devices is listed with probability 1/2.
-
-        This is the threshold of the last length. A prefix of this count is among the `keep`
-        of the lengths before, unless `step` is so large that noise of `keep` others exceeds it.
-        """
-        last = self._group_size(n)
-        tail = self.beta / self._candidate_count(len(self.lengths) - 1)
-        return n / last * (last * self.oracle.detection_threshold(last, tail))
-
     def reliably_detected_count(self, n: int, probability: float = 0.95) -> float:
         """Return the count from which a string of `n` devices is listed with `probability`.
 

@@ -46,7 +46,9 @@ class CohortCache:
             self._holder_table, _MAX_CACHED_HOLDER_BYTES, lambda table: table.holders.nbytes
         )
         self.all_received_shares = AsyncCache(
-            self._read_all_received_shares, _MAX_CACHED_SHARE_BYTES, _bytes_of_all
+            self._read_all_received_shares,
+            _MAX_CACHED_SHARE_BYTES,
+            lambda by_holder: sum(map(_share_bytes, by_holder.values())),
         )
         self.received_shares_by_slot = AsyncCache(
             self._read_received_shares, _MAX_CACHED_SHARE_BYTES // 10, _share_bytes
@@ -55,7 +57,9 @@ class CohortCache:
             store.messages.enrolled_cohort, lambda cohort: cohort.session.n
         )
         self.dealers = _by_participants(self._dealers, len)
-        self.complaints = _by_participants(self._complaints, _signatures_of_complaints)
+        self.complaints = _by_participants(
+            self._complaints, lambda by_slot: _weight(each.signatures for each in by_slot.values())
+        )
         self.complaints_by_dealer = _by_participants(
             self._complaints_by_dealer, lambda by_dealer: 1 + _weight(by_dealer.values())
         )
@@ -200,16 +204,8 @@ def _share_bytes(received: ReceivedShares) -> int:
     return received.records.nbytes
 
 
-def _bytes_of_all(by_holder: Mapping[int, ReceivedShares]) -> int:
-    return sum(map(_share_bytes, by_holder.values()))
-
-
 def _dealers_of(transcript: Transcript) -> int:
     return len(transcript.share_commitments)
-
-
-def _signatures_of_complaints(complaints: Mapping[int, Complaints]) -> int:
-    return _weight(each.signatures for each in complaints.values())
 
 
 def _weight(signatures: Iterable[Mapping[int, bytes]]) -> int:

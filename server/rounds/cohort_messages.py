@@ -69,11 +69,9 @@ async def read_share_commitments(
 ) -> dict[int, ShareCommitment]:
     """Return the share commitment of each dealer of cohort `number`."""
     kind = MessageKind.KEY_SHARES
-    return await read_messages(messages, number, kind, _unpack_share_commitment)
-
-
-def _unpack_share_commitment(body: bytes) -> ShareCommitment:
-    return KeyShares.unpack(body).share_commitment
+    return await read_messages(
+        messages, number, kind, lambda body: KeyShares.unpack(body).share_commitment
+    )
 
 
 def make_transcript(

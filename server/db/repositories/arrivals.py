@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from sqlalchemy import Connection, Table, bindparam, select, update
 from sqlalchemy.orm import Session
@@ -124,6 +124,13 @@ class ArrivalGroup(ABC, Generic[M]):
     @abstractmethod
     def store(self, now: datetime) -> None:
         """Store the accepted messages, which were received at `now`."""
+
+    def rows(self, now: datetime, *columns: str) -> list[dict[str, Any]]:
+        """Return a row of these columns for each accepted message, which was received at `now`."""
+        return [
+            {name: getattr(arrival, name) for name in columns} | {"received_at": now}
+            for arrival in self.accepted
+        ]
 
     def check(self, arrival: M) -> None:
         """Raise ProblemError if a message is refused for a reason of its kind."""

@@ -130,17 +130,7 @@ class MemberMessageGroup(ArrivalGroup[MemberMessage]):
         return ProblemError(ProblemType.NO_ROUND, "enough devices have volunteered")
 
     def store(self, now: datetime) -> None:
-        rows = [
-            {
-                "cohort": message.cohort,
-                "kind": message.kind,
-                "identity": message.identity,
-                "received_at": now,
-                "digest": message.digest,
-                "body": message.body,
-            }
-            for message in self.accepted
-        ]
+        rows = self.rows(now, "cohort", "kind", "identity", "digest", "body")
         _INSERT(self.connection, rows)
 
 

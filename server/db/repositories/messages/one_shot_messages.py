@@ -107,18 +107,7 @@ class OneShotMessageGroup(ArrivalGroup[OneShotMessage]):
         return self.full(arrival)
 
     def store(self, now: datetime) -> None:
-        rows = [
-            {
-                "cohort": message.cohort,
-                "identity": message.identity,
-                "study": message.study,
-                "round": message.round,
-                "received_at": now,
-                "digest": message.digest,
-                "body": message.body,
-            }
-            for message in self.accepted
-        ]
+        rows = self.rows(now, "cohort", "identity", "study", "round", "digest", "body")
         _INSERT(self.connection, rows)
         _INSERT_BODIES(self.connection, rows)
 
