@@ -71,7 +71,7 @@ async def test_fields_that_the_form_does_not_have_are_named(
     assert f'value="{"09" * 32}"' in page
 
 
-_LARGE = {"question": study_request()["question"] | {"message_bytes": 20_000}}
+_LARGE_MESSAGE = {"question": study_request()["question"] | {"message_bytes": 20_000}}
 _STRINGS = {"mechanism": "triehh", "threshold": 20, "contribution": 1, "message_bytes": 41_784}
 _STRINGS |= {"epsilon": 4, "delta": 1e-6}
 _VOLUNTEERS = {"sum": "one-shot", "committee": {"volunteers": 1000, "size": 100}}
@@ -81,7 +81,8 @@ _VOLUNTEERS = {"sum": "one-shot", "committee": {"volunteers": 1000, "size": 100}
     ("changes", "lost"),
     [
         (
-            {"terms": TERMS | {"cohort_size": 2000, "minimum": 1000} | _VOLUNTEERS} | _LARGE,
+            {"terms": TERMS | {"cohort_size": 2000, "minimum": 1000} | _VOLUNTEERS}
+            | _LARGE_MESSAGE,
             "volunteers",
         ),
         (
