@@ -6,6 +6,7 @@ bracket reality (`bracketing_populations.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -58,6 +59,10 @@ class Prediction:
         return f"{self.f1_low:.2f} to {self.f1_high:.2f}"
 
 
+class NoHeavyItemError(ValueError):
+    """No item of a simulated study reaches the threshold."""
+
+
 @dataclass(frozen=True, slots=True)
 class StudyForecast:
     """One prediction per mechanism, and the words with which `tracked` reaches each F1.
@@ -90,7 +95,7 @@ def forecast_study(
     total, and `report` the predictions of the first study, and then those of all studies.
 
     Raises:
-        ValueError: if the words are too few for any mechanism.
+        ValueError: if the words are too few for any mechanism, or no item is heavy.
     """
     runs = list[_Run]()
     for seed in seeds:
@@ -103,8 +108,9 @@ def forecast_study(
     predictions = _predictions(runs)
     f1_by_population = {middle.name: {row.mechanism: row.f1 for row in predictions}}
     for bracket in brackets:
-        run = _simulate(bracket.case, setting, seeds[0])
-        f1_by_population[bracket.name] = {name: f1 for name, (f1, _) in run.items()}
+        with suppress(NoHeavyItemError):
+            run = _simulate(bracket.case, setting, seeds[0])
+            f1_by_population[bracket.name] = {name: f1 for name, (f1, _) in run.items()}
         step(1)
     if brackets:
         predictions = [_with_range(row, f1_by_population) for row in predictions]
@@ -127,7 +133,11 @@ def _with_range(
 
 
 def _simulate(case: StudyCase, setting: StudySetting, seed: tuple[int, int]) -> _Run:
-    """Return a study of each mechanism for which `setting.words` suffice, with its F1."""
+    """Return a study of each mechanism for which `setting.words` suffice, with its F1.
+
+    Raises:
+        NoHeavyItemError: if there is nothing to find, so that F1 has no meaning.
+    """
     is_hashed = isinstance(case.known.domain, Hashed)
     names = [
         name
@@ -135,6 +145,11 @@ def _simulate(case: StudyCase, setting: StudySetting, seed: tuple[int, int]) -> 
         if mechanism.is_planned and (mechanism.question_type.fetches_strings or not is_hashed)
     ]
     study, run = draw_study(case, setting, seed), _Run()
+    if not study.heavy.any():
+        raise NoHeavyItemError(
+            f"no item reaches {setting.tau:g} in a simulated study, so that its list would be "
+            "empty: lower the threshold, or ask more devices or rounds"
+        )
     for name in names:
         rng = np.random.default_rng([*seed, 1])
         try:

@@ -166,6 +166,7 @@ def test_the_table_names_the_words_for_each_goal_and_the_question() -> None:
     ("options", "why"),
     [
         ({"words": 5}, "5 words are too few for any mechanism"),
+        ({"threshold": 4000}, "no item reaches 4000 in a simulated study"),
         ({"data": "no.csv"}, "no such file"),
         ({"domain": "alphabet", "length": 2}, "assume fewer --items"),
         ({"max-bytes": 4}, "allow longer ones"),
