@@ -43,8 +43,8 @@ DOMAIN = {
 # round in which a device holds hidden items.
 STUDIES = [
     *((mechanism, 10_000, 2) for mechanism in RELATED),
-    ("adaptive-iblt", 4824, 2),
-    ("subsampled-iblt", 4824, 2),
+    ("adaptive-iblt", 4684, 2),
+    ("subsampled-iblt", 4684, 2),
     ("tracked", 10_000, ROUNDS),
 ]
 PAIR = "item=north:aa&item=south:ab"

@@ -156,7 +156,7 @@ def test_numbers_have_quantiles(numbers: str, mechanism: str, most: float) -> No
         (["--delta", "1e-15"], "delta"),
         (["--set", "theta=2", "--set", "probability=0.3"], "costs epsilon"),
         (["--set", "theta=2"], "or neither"),
-        (["--words", "2"], "words are too few"),
+        (["--words", "2"], "are too few"),
         (["--set", "stride=9"], "stride"),
         (["--set", "low=0"], "no numbers"),
         (["--set", "alphabet=xyz"], "none of its items"),

@@ -92,10 +92,7 @@ class AttackedRound:
 
 
 def attacked_round(question: Any, number: int, cohorts: int = 1) -> AttackedRound:
-    """Return round `number` of a study that was honest so far.
-
-    The `message_bytes` of `question` are those of a vector: shares of keys are added.
-    """
+    """Return an honest round; the `message_bytes` of `question` leave out shares of keys."""
     mechanism, size = SUM_MECHANISMS[question.mechanism], DEVICES // cohorts
     terms = Terms(cohort_size=size, minimum=size // 2, cohorts=cohorts)
     message = message_bytes_of(terms, question.message_bytes)

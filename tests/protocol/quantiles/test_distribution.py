@@ -19,6 +19,7 @@ from protocol.quantiles.distribution import (
 )
 from protocol.quantiles.prefix_tree import PrefixTree
 from protocol.question_and_plan import Terms
+from protocol.round_sizes import message_bytes_of
 from protocol.simulation.study import run_study
 from protocol.study_state import EMPTY_STATE, StudyState
 from tests.protocol.chance import seeded
@@ -177,13 +178,16 @@ def nodes(shares: dict[tuple[int, ...], float]) -> PrefixTree:
 def study(mechanism: str, domain: object, items: list[str], **own: object) -> Distribution:
     asked = {"mechanism": mechanism, "threshold": 10, "domain": domain, "message_bytes": 18_364}
     asked |= {"contribution": 1, "epsilon": 1, "delta": 1e-3} | own
+    terms = Terms(cohort_size=len(items), minimum=10)
+    if "vector" in asked:
+        asked["message_bytes"] = message_bytes_of(terms, asked.pop("vector"))  # type: ignore[arg-type]
     question = parse_question(asked)
     devices = [{item: 1} for item in items]
     rounds = getattr(question, "levels", 1)
     outcomes = run_study(
         SUM_MECHANISMS[mechanism],
         question,
-        Terms(cohort_size=len(items), minimum=10),
+        terms,
         [[devices]] * rounds,
         random.Random(2),
         planned=rounds,
@@ -259,15 +263,13 @@ def test_what_had_no_place_in_the_frontier_is_within_the_interval() -> None:
     """The words hold two of sixteen letters at a time: nobody was asked what follows the others."""
     letters = "abcdefghijklmnop"
     words = [letter + "ab" for letter in letters for _ in range(300)]
-    strings = study(
-        "triehh", Alphabet(characters=letters, length=3), words, message_bytes=11_724, epsilon=8
-    )
+    strings = study("triehh", Alphabet(characters=letters, length=3), words, vector=60, epsilon=8)
     frequencies = strings.frequency([letter + "a" for letter in letters])
     assert (frequencies.low <= 1 / 16).all()
     assert (frequencies.high >= 1 / 16).all()
     interval = NumericInterval(low=0, high=1, alpha=16, length=3)
     items = [interval.name(repr(cell / 16 + 1e-4)) for cell in range(16) for _ in range(1_500)]
-    numbers = study("triehh", interval, items, message_bytes=11_724, epsilon=8)
+    numbers = study("triehh", interval, items, vector=60, epsilon=8)
     points = np.arange(16) / 16 + 0.002  # all values of the sixteenth are below
     ranks = numbers.rank(points)
     truth = (np.arange(16) + 1) / 16

@@ -152,7 +152,7 @@ def fill(page: Page) -> None:
         "Threshold": f"{question.threshold:g}",
         "Items per device": str(question.contribution),
         "Longest item, bytes": "6",
-        "Words per device": "1500",
+        "Bytes per device": str(question.message_bytes),
         "Rounds": "2",
         "Devices in a cohort, at most": str(terms.cohort_size),
         "Devices in a cohort, at least": str(terms.minimum),
@@ -248,7 +248,7 @@ def test_a_study_is_created_watched_live_and_read(browser: Browser, tmp_path: Pa
         page.get_by_role("link", name="Create the first study").click()
         page.get_by_text("All methods").click()
         page.get_by_role("radio", name="Common items, plans reveal none").click()
-        expect(page.get_by_label("Words per device")).to_have_value("5000")
+        expect(page.get_by_label("Bytes per device")).to_have_value("20000")
         fill(page)
         expect(page.get_by_text("A device sends", exact=True)).to_be_visible()
         check_faults(page)

@@ -205,7 +205,7 @@ async def test_the_page_of_a_study_shows_the_data_of_the_api(served: Served) -> 
     assert (items[0].item, shown[0]) == ("ab", ("100", "18"))
     assert 'aria-label="Devices of 1,000, by round: 1,000, 1,000, 1,000"' in page
     assert "<small>steady</small>" in page
-    for title in ("Items shown and capacity", "Words per device"):
+    for title in ("Items shown and capacity", "Bytes per device"):
         assert title in page
     assert page.count('<span class="state decoded">') == 3
     assert "No epsilon bounds the privacy loss of exact sums" in page

@@ -281,7 +281,7 @@ async def test_a_cohort_without_messages_fails_none_of_those_that_are_read_with_
     )
     assert isinstance(missing, ProblemError)
     assert "deleted" in str(missing)
-    assert isinstance(unknown, KeyError)
+    assert isinstance(unknown, ProblemError)
     assert isinstance(whole, ClosingCohort)
     assert whole.bodies is not None
     assert len(whole.bodies[MessageKind.KEY_SHARES]) == SIZE
