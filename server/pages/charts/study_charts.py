@@ -22,7 +22,7 @@ def round_charts(study: StudyView, rounds: _Rounds, sizes: _Sizes) -> list[Drawn
     charts: dict[str, Callable[[StudyView, _Rounds, _Sizes], Chart | None]] = {
         "Sampling threshold t": _threshold_chart,
         "Capacity": _capacity_chart,
-        "Words per device": _size_chart,
+        "Bytes per device": _size_chart,
     }
     drawn = (
         draw_chart(study.id, title, partial(make, study, rounds, sizes))
