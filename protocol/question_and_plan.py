@@ -30,8 +30,9 @@ from secagg.parameters import MAX_EXPONENT, Assumptions, choose_parameters
 from secagg.seating import MAX_DRAWS, SeatedRound, promised_colluders
 from secagg.session import Registry
 
-MAX_MESSAGE_BYTES = 2**27  # that a device sends in a round
-AUTO_BYTES = 0  # of a question whose message_bytes are chosen when its study is created
+MAX_MESSAGE_BYTES = 2**27
+# A question with this size gets another one when its study is created.
+AUTO_BYTES = 0
 MAX_ROUNDS = 10_000
 MIN_COHORT_SIZE = 3  # devices; fewer hide nothing
 # Limits of devices with default settings.

@@ -14,10 +14,12 @@ from secagg.oneshot.sharing import Sharing
 from secagg.parameters import choose_parameters
 from secagg.ring import Lane, Ring
 
-WORD_BYTES: Final = 2  # of the words in which the papers count a vector
+# The papers count a vector in words of 16 bits.
+WORD_BYTES: Final = 2
 MAX_COHORT_SIZE: Final = 100_000  # the largest of Terms
 _SEAT_SDS, _EXTRA_SEATS = 10, 16  # seats above the mean of those that join
-_PRIME_BITS: Final = range(5, 26)  # of the primes that a one-shot sum may have
+# A one-shot sum may have primes of these numbers of bits.
+_PRIME_BITS: Final = range(5, 26)
 
 
 def terms_for(
@@ -78,6 +80,11 @@ def vector_bytes(terms: Terms, message: int, prime: int = 0) -> int:
     if not terms.is_one_shot:
         return max(0, message - _pairwise_shares(terms))
     return _one_shot_vector(terms, message, prime)
+
+
+def max_elements(terms: Terms, message: int, q: int) -> int:
+    """Return the largest number of elements modulo `q` in the vector of a message of this size."""
+    return terms.moduli.max_length(q, vector_bytes(terms, message, q))
 
 
 def message_bytes_of(terms: Terms, vector: int) -> int:

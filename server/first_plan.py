@@ -17,7 +17,7 @@ from typing import ParamSpec, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from protocol.api.messages import PopulationName, ProblemType, RoundCount
-from protocol.api.messages_outside_sums import packed_report_bytes
+from protocol.device_policy.sizes_and_losses import upload_bytes
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.quality_goal import QualityGoal, goal_fault
 from protocol.mechanisms.registry import (
@@ -28,7 +28,6 @@ from protocol.mechanisms.registry import (
     AnyQuestion,
 )
 from protocol.question_and_plan import Terms
-from protocol.round_sizes import message_bytes
 from protocol.validation_errors import validation_faults
 from secagg.keys import SIGNATURE_BYTES
 from secagg.messages import KeyShares, UnmaskingShares
@@ -149,11 +148,8 @@ def _largest_upload(plan: AnyPlan) -> int:
     Raises:
         ValueError: if the plan's vectors do not fit a one-shot sum.
     """
-    if plan.mechanism in REPORT_MECHANISMS:
-        nbytes: int = REPORT_MECHANISMS[plan.mechanism].nbytes(plan)
-        return packed_report_bytes(nbytes, plan.registry is not None)
-    if plan.terms.is_one_shot:
-        return message_bytes(plan.terms, SUM_MECHANISMS[plan.mechanism].ring(plan))
+    if plan.mechanism in REPORT_MECHANISMS or plan.terms.is_one_shot:
+        return upload_bytes(plan)
     size = plan.terms.cohort_size
     key_shares = KeyShares.nbytes(min(size - 1, MAX_HOLDERS))
     vector: int = SUM_MECHANISMS[plan.mechanism].ring(plan).nbytes

@@ -62,7 +62,7 @@ from protocol.privacy.release import Release
 from protocol.question_and_plan import Plan, SumQuestion, Terms
 from protocol.randomness import RandomWords
 from protocol.reference_mechanisms.count_sketch import MAX_ROWS, CountSketch, cell_modulus
-from protocol.round_sizes import message_bytes, vector_bytes
+from protocol.round_sizes import max_elements, message_bytes
 from protocol.study_state import StudyState
 from secagg.ring import Lane, Ring, Vector
 
@@ -350,8 +350,7 @@ def _max_count(question: SumQuestion, terms: Terms, release: Release | None) -> 
 
 def _max_width(question: FrequencySketchQuestion, terms: Terms, release: Release | None) -> int:
     q = _modulus(question, terms, release)
-    nbytes = vector_bytes(terms, question.message_bytes, q)
-    return terms.moduli.max_length(q, nbytes) // question.rows
+    return max_elements(terms, question.message_bytes, q) // question.rows
 
 
 def _modulus(question: FrequencySketchQuestion, terms: Terms, release: Release | None) -> int:

@@ -16,7 +16,7 @@ from protocol.privacy.parameters_for_budget import best_design, min_variance
 from protocol.privacy.release import Release
 from protocol.privacy.skellam import tail_quantile
 from protocol.question_and_plan import Terms
-from protocol.round_sizes import vector_bytes
+from protocol.round_sizes import max_elements
 
 _DESIGN_DEVICES = 10**6  # devices for which p is computed; the best p does not depend on them
 _DEFAULT_VOTE_PROBABILITY = 0.25  # of mode both, if the question does not give one
@@ -85,8 +85,7 @@ def design_release(question: ReleaseQuestion, terms: Terms, releases: int, vecto
     release = Release(probability=sampled, threshold=1, variance=variance)
     max_variance = max_noise_variance(release, terms, terms.cohorts)
     q = cell_modulus(release, terms)
-    nbytes = vector_bytes(terms, question.message_bytes, q)
-    cells = max(1, vectors * terms.moduli.max_length(q, nbytes))
+    cells = max(1, vectors * max_elements(terms, question.message_bytes, q))
     threshold = tail_quantile(max_variance, _EXPECTED_FALSE_POSITIVES / cells)
     return release.model_copy(update={"threshold": threshold})
 

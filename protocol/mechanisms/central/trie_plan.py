@@ -17,7 +17,7 @@ from protocol.quantiles.prefix_tree import (
     find_prefixes,
     integers_to_digits,
 )
-from protocol.round_sizes import message_bytes, vector_bytes
+from protocol.round_sizes import max_elements, message_bytes
 from protocol.sketches.vote_table import VoteTable, VoteTableShape
 
 MAX_TRIE_CELLS = 2**24
@@ -135,9 +135,7 @@ class TrieHhPlan(ReleasePlan):
     @property
     def max_fitting_cells(self) -> int:
         """Return the largest number of cells in a lane that fits in the message."""
-        q = self.cell_modulus
-        nbytes = vector_bytes(self.terms, self.question.message_bytes, q)
-        return self.terms.moduli.max_length(q, nbytes)
+        return max_elements(self.terms, self.question.message_bytes, self.cell_modulus)
 
     @property
     def vote_table(self) -> VoteTable | None:

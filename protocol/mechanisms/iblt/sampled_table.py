@@ -169,7 +169,7 @@ def cells_in_bytes(cell: CellFormat, nbytes: int) -> int:
 
 
 def max_cells(question: SumQuestion, terms: Terms, t: float, tables: int = 1) -> int:
-    """Return the largest number of cells of each of `tables` tables in the question's message.
+    """Return the most cells that each of `tables` tables has in the question's message.
 
     Raises ValueError if the devices' counts may add up to 2^31 or more.
     """
