@@ -256,7 +256,11 @@ async def test_false_seats_that_come_too_late_count_for_nobody(served: Served) -
         refused(await put_seats(served, study, body), status, kind)
 
 
-async def test_seats_that_the_registrar_did_not_sign_change_nothing(served: Served) -> None:
+async def test_seats_that_the_registrar_did_not_sign_change_nothing(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_move = asyncio.Event()
+    Moves(monkeypatch, may_move.wait, at=1)
     study, devices = await joined(served)
     good = seats(devices)
     numbers = np.frombuffer(good, ">u4", offset=128).copy()
@@ -278,6 +282,7 @@ async def test_seats_that_the_registrar_did_not_sign_change_nothing(served: Serv
     assert (await put_seats(served, study, good)).status_code == 204  # changes nothing
     other = seats([devices[8], *devices[1:8], devices[0]])
     refused(await put_seats(served, study, other), 409, "conflict")
+    may_move.set()
     await until_moved(served)
     assert (await put_seats(served, study, good)).status_code == 204
     refused(await put_seats(served, study, other), 409, "wrong-phase")
@@ -287,20 +292,20 @@ async def test_seats_that_the_registrar_did_not_sign_change_nothing(served: Serv
 
 
 class Moves:
-    """Moves of two joiners each, of which the third has the outcome of `third`."""
+    """Moves of two joiners each, of which number `at` waits for `outcome` first."""
 
     def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, third: Callable[[], Awaitable[None]]
+        self, monkeypatch: pytest.MonkeyPatch, outcome: Callable[[], Awaitable[object]], at: int = 3
     ) -> None:
-        self.count, self._third = 0, third
-        self._take_seats = SeatingRepository.take_seats
+        self.count = 0
+        original = SeatingRepository.take_seats
         monkeypatch.setattr("server.rounds.jobs._SEATS_PER_TRANSACTION", 2)
 
         async def take_seats(repository: SeatingRepository, seats: Seats, limit: int) -> int:
             self.count += 1
-            if self.count == 3:
-                await self._third()
-            return await self._take_seats(repository, seats, limit)
+            if self.count == at:
+                await outcome()
+            return await original(repository, seats, limit)
 
         monkeypatch.setattr(SeatingRepository, "take_seats", take_seats)
 
