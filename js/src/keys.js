@@ -4,12 +4,13 @@
  * WebCrypto imports a private key of 32 bytes only with the header of its format, PKCS #8.
  */
 
-import { concat, hex, unhex } from "./bytes.js";
+import { concat, hex, u32, unhex } from "./bytes.js";
 import { MalformedError } from "./errors.js";
 
 const KEY_BYTES = 32;
 const SIGNATURE_BYTES = 64;
 const BLOCK_BYTES = 16; // of AES
+const MIN_BLOCKS = 64; // of a call, which takes longer than a kilobyte
 const PKCS8_HEADERS = {
   X25519: unhex("302e020100300506032b656e04220420"),
   Ed25519: unhex("302e020100300506032b657004220420"),
@@ -22,7 +23,7 @@ const LOW_ORDER = {
   ),
   Ed25519: lowOrder(
     "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
-    "c7176a703d4d182bb9a810f7979f6cd4a7f9cf5fc936a6be4ec7fd7792ac037a",
+    "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
   ),
 };
 
@@ -157,15 +158,20 @@ export async function verify(publicKey, signature, bytes) {
  */
 export async function keystream(key) {
   const aes = await crypto.subtle.importKey("raw", key, "AES-CTR", false, ["encrypt"]);
-  let place = 0; // in the stream
+  let held = new Uint8Array();
+  let blocks = 0; // before those to come
   const read = async (/** @type {number} */ nbytes) => {
-    const skipped = place % BLOCK_BYTES;
-    const counter = new Uint8Array(BLOCK_BYTES);
-    new DataView(counter.buffer).setUint32(12, (place - skipped) / BLOCK_BYTES);
-    const zeros = new Uint8Array(skipped + nbytes);
-    const mode = { name: "AES-CTR", counter, length: 64 };
-    place += nbytes;
-    return new Uint8Array(await crypto.subtle.encrypt(mode, aes, zeros)).subarray(skipped);
+    if (nbytes > held.length) {
+      const counter = concat(new Uint8Array(12), u32(blocks));
+      const missing = Math.max(MIN_BLOCKS, Math.ceil((nbytes - held.length) / BLOCK_BYTES));
+      const mode = { name: "AES-CTR", counter, length: 64 };
+      const fresh = await crypto.subtle.encrypt(mode, aes, new Uint8Array(missing * BLOCK_BYTES));
+      held = concat(held, new Uint8Array(fresh));
+      blocks += missing;
+    }
+    const next = held.subarray(0, nbytes);
+    held = held.subarray(nbytes);
+    return next;
   };
   return { read };
 }

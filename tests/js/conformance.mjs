@@ -1,0 +1,92 @@
+// Tries the known answers of tests/vectors, whose folder is the argument, on the modules of js/src.
+// Prints for each list how many cases there are, and the numbers of those that differ.
+import { readFileSync } from "node:fs";
+import { hex, statement, unhex, utf8 } from "../../js/src/bytes.js";
+import { checkAuthority, committeeParameters, readCommittee } from "../../js/src/committee.js";
+import { MalformedError, RefusedError } from "../../js/src/errors.js";
+import { pack, packedBytes } from "../../js/src/field.js";
+import { agreementKey, checkIdentity, checkPublicKey, signingKey, verify } from "../../js/src/keys.js";
+import { makeMessage, messageBytes } from "../../js/src/message.js";
+import { enrolmentScope, readPlan } from "../../js/src/plan.js";
+
+const read = (name) => JSON.parse(readFileSync(`${process.argv[2]}/${name}.json`, "utf8"));
+const refuses = async (make) => {
+  try {
+    await make();
+    return false;
+  } catch (error) {
+    return error instanceof MalformedError || error instanceof RefusedError;
+  }
+};
+const numbersOf = (terms) => Object.values(committeeParameters(terms)).join();
+const drawn = ({ members: size, population: volunteers, ...rates }) => ({
+  ...{ size, volunteers, ...rates, sigma: 40, eta: 30 },
+});
+const operators = ({ members, ...rates }) => ({ members: Array(members), ...rates });
+const sum = read("one_shot").one_shot_sums[0];
+const session = async (committee, registrar) => ({
+  committee: await readCommittee(unhex(committee)),
+  authority: { registrar: unhex(registrar) },
+  enrolmentBytes: 64,
+});
+
+async function makesAllMessages({ committee, committee_digest, registrar, devices, p, length }) {
+  const open = await session(committee, registrar);
+  const made = devices.map(async ({ identity_secret, random_secret, vector, message }) => {
+    const identity = await signingKey(unhex(identity_secret));
+    const enrolment = unhex(message).slice(32, 96);
+    const random = () => unhex(random_secret);
+    const bytes = await makeMessage(open, identity, enrolment, { p, elements: vector }, random);
+    const size = messageBytes(p, length, open.committee.parameters, 64);
+    return hex(bytes) === message && size === bytes.length;
+  });
+  return hex(open.committee.digest) === committee_digest && (await Promise.all(made)).every(Boolean);
+}
+
+const LISTS = {
+  keys: {
+    agreements: async ({ secret, public: own, agreed }) =>
+      hex(await (await agreementKey(unhex(secret))).agree(unhex(own))) === agreed,
+    keys_to_refuse: ({ key }) => refuses(() => checkPublicKey(unhex(key))),
+  },
+  signatures: {
+    statements: async ({ identity, what, label, slot, payload, secret, ...known }) => {
+      const bytes = await statement(what, unhex(label), slot, unhex(payload));
+      const { publicKey, sign } = await signingKey(unhex(secret));
+      const made = [publicKey, bytes, await sign(bytes)].map(hex);
+      const isSigned = await verify(publicKey, unhex(known.signature), bytes);
+      return isSigned && made.join() === [identity, known.statement, known.signature].join();
+    },
+    no_signatures: async ({ identity, what, label, slot, payload, signature }) => {
+      const bytes = await statement(what, unhex(label), slot, unhex(payload));
+      return !(await verify(unhex(identity), unhex(signature), bytes));
+    },
+    identities_to_refuse: ({ identity }) => refuses(() => checkIdentity(unhex(identity))),
+  },
+  one_shot: {
+    packings: ({ p, elements, packed }) =>
+      hex(pack(p, elements)) === packed && packedBytes(p, elements.length) === packed.length / 2,
+    committees: ({ numbers, ...terms }) => numbersOf(operators(terms)) === numbers.join(),
+    drawn_committees: ({ numbers, ...terms }) => numbersOf(drawn(terms)) === numbers.join(),
+    infeasible_committees: (terms) => refuses(() => committeeParameters(operators(terms))),
+    one_shot_sums: makesAllMessages,
+    no_committees: ({ committee }) =>
+      refuses(async () => checkAuthority(await session(committee, sum.registrar))),
+  },
+  plans: {
+    plans: async ({ text, digest }) => hex((await readPlan(utf8(text))).digest) === digest,
+    no_plans: ({ text }) => refuses(() => readPlan(utf8(text))),
+    scopes: async ({ plan, scope }) => hex(await enrolmentScope(plan)) === scope,
+  },
+};
+
+const results = {};
+for (const [file, lists] of Object.entries(LISTS)) {
+  const known = read(file);
+  for (const [list, agrees] of Object.entries(lists)) {
+    const answers = await Promise.all(known[list].map(agrees));
+    const differing = answers.flatMap((answer, i) => (answer ? [] : [i]));
+    results[`${file} ${list}`] = { cases: answers.length, differing };
+  }
+}
+console.log(JSON.stringify(results, null, 1));
