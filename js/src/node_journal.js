@@ -1,0 +1,51 @@
+/** Journal of a device in a folder, for Node: a file for each line, which only its owner reads. */
+
+import { randomUUID } from "node:crypto";
+import { link, mkdir, open, readFile, readdir, unlink } from "node:fs/promises";
+import { join } from "node:path";
+
+import { Journal } from "./journal.js";
+
+const nameOf = (/** @type {number} */ number) => `${String(number).padStart(8, "0")}.json`;
+
+/** @param {string} path @param {string} flags @param {string} [text] to write @param {number} [mode] */
+async function sync(path, flags, text, mode) {
+  const file = await open(path, flags, mode);
+  try {
+    if (text !== undefined) await file.writeFile(text);
+    await file.sync();
+  } finally {
+    await file.close();
+  }
+}
+
+/**
+ * Return the journal in a folder, which is made if it is missing. Never copy or restore the folder:
+ * an older copy would forget what the device sent.
+ *
+ * @param {string} folder
+ */
+export function folderJournal(folder) {
+  const read = async () => {
+    await mkdir(folder, { mode: 0o700, recursive: true });
+    const names = (await readdir(folder)).filter((name) => /^\d+\.json$/.test(name)).sort();
+    if (names.some((name, number) => name !== nameOf(number))) throw new Error("a file is missing");
+    return Promise.all(names.map(async (name) => JSON.parse(await readFile(join(folder, name), "utf8"))));
+  };
+  /** @param {number} number @param {object} line */
+  const append = async (number, line) => {
+    const part = join(folder, `${randomUUID()}.part`);
+    try {
+      await sync(part, "wx", JSON.stringify(line), 0o600);
+      await link(part, join(folder, nameOf(number))); // one process only can make this name
+    } catch (error) {
+      if (/** @type {NodeJS.ErrnoException} */ (error).code === "EEXIST") return false;
+      throw error;
+    } finally {
+      await unlink(part).catch(() => {});
+    }
+    await sync(folder, "r");
+    return true;
+  };
+  return new Journal({ read, append, alone: (task) => task() });
+}
