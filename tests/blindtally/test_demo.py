@@ -119,8 +119,7 @@ def test_ctrl_c_stops_the_server_and_names_the_files_kept(tmp_path: Path) -> Non
     time.sleep(0.5)
     os.kill(demo.pid, signal.SIGINT)
     _, errors = demo.communicate(timeout=30)
-    assert demo.returncode == 130
-    assert b"Kept: out/blindtally.db" in errors
+    assert (demo.returncode, b"Kept: out/blindtally.db" in errors) == (130, True), errors
     (served,) = [line for line in log.read_text().splitlines() if "serves" in line]
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(served.rsplit(":", 1)[1])), timeout=1)

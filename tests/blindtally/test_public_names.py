@@ -162,21 +162,15 @@ def test_a_wheel_has_our_packages_as_they_are_now_with_their_types(tmp_path: Pat
     python = wheel_environment(tmp_path)
     check_types_and_names(tmp_path, python)
     old.unlink()
-    (wheel,) = build_wheel(source, tmp_path / "again").glob("*.whl")
+    assert list(tmp_path.glob("env/lib/*/site-packages/protocol/**/*.so"))
+    (wheel,) = build_wheel(source, tmp_path / "again", "missing").glob("*.whl")
     names = ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {
         *("blindtally", "client", "protocol", "secagg", "server")
     }
     assert "protocol/old.py" not in names
-    assert {Path(name).suffix for name in names} >= {
-        ".so",
-        ".pyi",
-        ".html",
-        ".mako",
-        ".gz",
-        ".js",
-        ".json",
-    }
+    suffixes = {".pyi", ".html", ".mako", ".gz", ".js", ".json"}
+    assert {Path(name).suffix for name in names} >= suffixes
 
 
 @pytest.mark.slow
@@ -206,7 +200,8 @@ def test_a_study_runs_with_the_lowest_versions_of_all_dependencies(tmp_path: Pat
         [*uv, "venv", "--quiet", "--python", sys.executable, tmp_path / "env"], check=True
     )
     lowest = ["--resolution", "lowest-direct", f"{root}[demo]"]
-    subprocess.run([*uv, "pip", "install", "--quiet", "--python", python, *lowest], check=True)
+    install = [*uv, "pip", "install", "--quiet", "--python", python, *lowest]
+    subprocess.run(install, check=True, env=os.environ | {"CC": "missing"})
     versions = "import numpy, fastapi; print(numpy.__version__, fastapi.__version__)"
     printed = subprocess.run([python, "-c", versions], check=True, capture_output=True, text=True)
     bounds = tomllib.loads((root / "pyproject.toml").read_text())["project"]
