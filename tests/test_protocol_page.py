@@ -64,7 +64,7 @@ def test_every_label_of_the_page_is_in_the_code_and_the_other_way_round() -> Non
 
 
 def test_every_statement_of_the_page_is_signed_somewhere_and_the_other_way_round() -> None:
-    table = PAGE[PAGE.index("| statement | L |") : PAGE.index("The service sends a plan as")]
+    table = PAGE[PAGE.index("| statement | L |") : PAGE.index("The service sends a plan")]
     named = set(re.findall(r"^\| `([a-z ]+)`", table, re.MULTILINE))
     assert named == set(re.findall(r'statement(?:_of_digest)?\(\s*"([a-z ]+)"', CODE))
     assert '"blindtally v1 "` ‖ name ‖ `"\\0"` ‖ L ‖ u32(slot) ‖ H(payload)' in PAGE
