@@ -1,5 +1,5 @@
 /**
- * Prime fields GF(p) with p < 2^26, so that products are exact: primes, interpolation, packed bytes.
+ * Prime fields GF(p) with p < 2^26, whose products are exact: primes, interpolation, packing.
  *
  * Elements are packed in base p: g of them become one integer of b bits, where b is at most 53 and
  * b / g is smallest. The integers follow each other, the lowest bits first.
@@ -8,36 +8,30 @@
 const MAX_PRIME = 2 ** 26;
 const LIMB = 2 ** 13; // two limbs have 26 bits
 
-/** @typedef {ArrayLike<number>} Elements whole numbers from 0 to below p */
-
-/** @param {number} n below 2^53 @returns {number} the number of its bits, 0 of 0 */
+/** Return the number of bits of a whole number below 2^53. @type {(n: number) => number} */
 export const bitLength = (n) =>
   n < 2 ** 32 ? 32 - Math.clz32(n) : 32 + bitLength(Math.floor(n / 2 ** 32));
 
-/** @param {number} n below 2^53 @returns {boolean} whether it is prime */
+/** Return whether a number is prime. @type {(n: number) => boolean} */
 export function isPrime(n) {
-  for (let divisor = 2; divisor * divisor <= n; divisor++) {
-    if (n % divisor === 0) return false;
-  }
+  for (let divisor = 2; divisor * divisor <= n; divisor++) if (n % divisor === 0) return false;
   return Number.isInteger(n) && n > 1;
 }
 
-/** @param {number} p @param {number} points other than 0 @returns {boolean} whether both fit */
+/** Return whether GF(p) is a field of so many points other than 0.
+ * @type {(p: number, points: number) => boolean} */
 export const isField = (p, points) => points < p && p < MAX_PRIME && isPrime(p);
 
-/** @param {number} least @returns {number} the smallest prime p >= least, 1 modulo 12 or 20 */
-export function suitablePrime(least) {
-  let p = Math.max(least, 2);
+/** Return the least prime from a number on that is 1 modulo 12 or 20.
+ * @type {(n: number) => number} */
+export function suitablePrime(n) {
+  let p = Math.max(n, 2);
   while (!((p % 12 === 1 || p % 20 === 1) && isPrime(p))) p++;
   return p;
 }
 
-/**
- * Return `count` exactly uniform elements: 32-bit words of the stream, without bits beyond p.
- *
- * @param {number} p @param {number} count
- * @param {{read(nbytes: number): Promise<Uint8Array>}} stream
- */
+/** Return `count` uniform elements: 32-bit words of a stream, without bits beyond those of p.
+ * @type {(p: number, count: number, stream: import("./keys.js").Stream) => Promise<Uint32Array>} */
 export async function uniform(p, count, stream) {
   const elements = new Uint32Array(count);
   const range = 2 ** bitLength(p - 1);
@@ -52,13 +46,12 @@ export async function uniform(p, count, stream) {
   return elements;
 }
 
-/**
- * Return the weights of the values at `nodes` in the value at each of `points`, one row each.
- *
- * @param {number} p @param {number[]} nodes distinct @param {number[]} points none of the nodes
- */
+/** Return the weights of values at `nodes` in the value at each of other `points`, a row for each.
+ * @type {(p: number, nodes: number[], points: number[]) => number[][]} */
 export function lagrangeMatrix(p, nodes, points) {
-  const inverses = smallInverses(p, Math.max(...nodes, ...points) - Math.min(...nodes, ...points));
+  const inverses = [1, 1]; // the first one is for a gap of 0
+  const last = Math.max(...nodes, ...points) - Math.min(...nodes, ...points);
+  for (let n = 2; n <= last; n++) inverses.push(((p - Math.floor(p / n)) * inverses[p % n]) % p);
   const invert = (/** @type {number} */ gap) => (gap < 0 ? p - inverses[-gap] : inverses[gap]);
   const product = (/** @type {number[]} */ factors) => factors.reduce((all, x) => (all * x) % p, 1);
   const ofNodes = nodes.map((node) => product(nodes.map((other) => invert(node - other))));
@@ -68,20 +61,10 @@ export function lagrangeMatrix(p, nodes, points) {
   });
 }
 
-/** @param {number} p @param {number} last @returns {number[]} of 0 to last; that of 0 is 1 */
-function smallInverses(p, last) {
-  const inverses = [1, 1];
-  for (let n = 2; n <= last; n++) inverses.push(((p - Math.floor(p / n)) * inverses[p % n]) % p);
-  return inverses;
-}
-
-/**
- * Return the sum of `rows`, each times its weight, modulo p.
- *
- * @param {number} p @param {Elements} weights @param {Elements[]} rows fewer than 2^14, of one size
- */
+/** Return the sum of rows of one length, each times its weight; there are fewer than 2^14.
+ * @type {(p: number, weights: ArrayLike<number>, rows: ArrayLike<number>[]) => Uint32Array} */
 export function combine(p, weights, rows) {
-  return Uint32Array.from({ length: rows[0].length }, (_, column) => {
+  return Uint32Array.from(rows[0], (_, column) => {
     let high = 0;
     let low = 0;
     for (let i = 0; i < rows.length; i++) {
@@ -92,29 +75,29 @@ export function combine(p, weights, rows) {
   });
 }
 
-/** @param {number} p @param {number} count @returns {number} p^count, exact up to 2^53 */
-const choices = (p, count) => Array(count).fill(p).reduce((product, each) => product * each, 1);
+/** Return p^count - 1, exact below 2^53. @type {(p: number, count: number) => number} */
+const largest = (p, count) => Array(count).fill(p).reduce((product, each) => product * each, 1) - 1;
 
-/** @param {number} p @param {number} count @returns {number} the bits of `count` elements */
-const groupBits = (p, count) => bitLength(choices(p, count) - 1);
+/** Return the bits of `count` elements. @type {(p: number, count: number) => number} */
+const groupBits = (p, count) => bitLength(largest(p, count));
 
-/** @param {number} p @returns {number} how many elements share an integer */
+/** Return how many elements share an integer. @type {(p: number) => number} */
 function groupSize(p) {
   let best = 1;
-  for (let size = 2; choices(p, size) <= 2 ** 53; size++) {
+  for (let size = 2; largest(p, size) < 2 ** 53; size++) {
     if (groupBits(p, size) / size < groupBits(p, best) / best) best = size;
   }
   return best;
 }
 
-/** @param {number} p @param {number} length @returns {number} the bytes of so many elements */
+/** Return the size of packed elements in bytes. @type {(p: number, length: number) => number} */
 export function packedBytes(p, length) {
   const group = groupSize(p);
   const bits = Math.floor(length / group) * groupBits(p, group) + groupBits(p, length % group);
   return Math.ceil(bits / 8);
 }
 
-/** @param {number} p @param {Elements} elements @returns {Uint8Array} their packed bytes */
+/** Return packed elements. @type {(p: number, elements: ArrayLike<number>) => Uint8Array} */
 export function pack(p, elements) {
   const packed = new Uint8Array(packedBytes(p, elements.length));
   const group = groupSize(p);

@@ -1,94 +1,79 @@
 /**
  * The one message of a device, which shares its vector among the members of a committee.
  *
- *     identity (32), enrolment (64, with a registrar), key E (32), encrypted shares of members A + 1
- *     to m, degree proof, signature (64)
+ *     identity (32), enrolment (64, with a registrar), key E (32), encrypted shares of members
+ *     A + 1 to m, degree proof, signature (64)
  *
  * A vector becomes C columns of rho elements. The polynomial of a column passes through them at
- * -1 .. -rho, and at 1 .. A through what the first A members expand from the secrets that they agree
- * on. The proof combines all columns and r more, the blinds, by coins that depend on the shares.
+ * -1 .. -rho, and at 1 .. A through what the first A members expand from the secrets that they
+ * agree on. The proof combines the columns and r more, the blinds, by coins of the sent shares.
  */
 
 import { concat, sha256, statement, u32, utf8 } from "./bytes.js";
-import { MalformedError } from "./errors.js";
-import { agreementKey, keystream } from "./keys.js";
 import { checkAuthority } from "./committee.js";
+import { MalformedError } from "./errors.js";
 import { combine, isField, lagrangeMatrix, pack, packedBytes, uniform } from "./field.js";
+import { agreementKey, keystream } from "./keys.js";
 
 const SEED_BYTES = 32;
 const SOUNDNESS_BITS = 48;
 
-/** @typedef {import("./committee.js").Parameters} Parameters */
-/** @typedef {import("./committee.js").Session} Session */
-/** @typedef {{publicKey: Uint8Array, sign(bytes: Uint8Array): Promise<Uint8Array>}} Identity */
+/**
+ * @typedef {import("./committee.js").Parameters} Parameters
+ * @typedef {import("./committee.js").Session} Session
+ * @typedef {{p: number, elements: ArrayLike<number>}} Vector of elements modulo a prime
+ */
 
-/** @param {number} from @param {number} to @returns {number[]} the numbers from the first on */
+/** Return the numbers of a range without its end. @type {(from: number, to: number) => number[]} */
 const range = (from, to) => Array.from({ length: to - from }, (_, i) => from + i);
 
-/**
- * Return the numbers of columns (C), of blinds (r), and of elements of a column (rho).
- *
- * r is the least with p^r >= 2^48 (2 (m - A) + 1), which logarithms decide: for no prime below 2^26
- * and m up to 1,000 are they closer than 10^-13.
- *
- * @param {number} p @param {number} length @param {Parameters} parameters
- */
+/** Return rho, C and r, the least with p^r >= 2^48 (2 (m - A) + 1): for no prime below 2^26 and m
+ * up to 1,000 are the logarithms of both closer than 10^-13.
+ * @type {(p: number, length: number, parameters: Parameters) =>
+ *   {rho: number, columns: number, blinds: number}} */
 function sharing(p, length, { members, corrupt, threshold }) {
   const rho = threshold - corrupt;
   const bits = SOUNDNESS_BITS + Math.log2(2 * (members - corrupt) + 1);
   return { rho, columns: Math.ceil(length / rho), blinds: Math.ceil(bits / Math.log2(p)) };
 }
 
-/**
- * Return the size of a message.
- *
- * @param {number} p @param {number} length of the vector @param {Parameters} parameters
- * @param {number} enrolmentBytes 64 with a registrar, 0 without one
- */
-export function messageBytes(p, length, parameters, enrolmentBytes) {
+/** Return the size of a message of `length` elements; an enrolment has 64 bytes, or 0 without a
+ * registrar. @type {(p: number, length: number, parameters: Parameters, enrolment: number) =>
+ *   number} */
+export function messageBytes(p, length, parameters, enrolment) {
   const { columns, blinds } = sharing(p, length, parameters);
   const shares = (parameters.members - parameters.corrupt) * packedBytes(p, columns + blinds);
-  return 128 + enrolmentBytes + shares + packedBytes(p, parameters.threshold * blinds);
+  return 128 + enrolment + shares + packedBytes(p, parameters.threshold * blinds);
 }
 
-/**
- * Return the message with a vector of elements modulo the prime p.
- *
- * @param {Session} session of `openSession`
- * @param {Identity} identity of `signingKey`
- * @param {Uint8Array} enrolment the registrar's signature, or no bytes
- * @param {{p: number, elements: ArrayLike<number>}} vector
- * @param {(nbytes: number) => Uint8Array} random the only source of chance
- * @returns {Promise<Uint8Array>}
- * @throws {RefusedError} if the session's authority did not make the committee
- * @throws {MalformedError} if the enrolment has a wrong size, or the vector does not fit
- */
+/** Return the message with a vector; `random(32)` is its only chance. Throws a RefusedError if the
+ * authority did not make the committee, and a MalformedError if enrolment or vector do not fit.
+ * @type {(session: Session, identity: import("./keys.js").SigningKey, enrolment: Uint8Array,
+ *   vector: Vector, random: (nbytes: number) => Uint8Array) => Promise<Uint8Array>} */
 export async function makeMessage(session, identity, enrolment, vector, random) {
   await checkAuthority(session);
-  if (enrolment.length !== session.enrolmentBytes) {
-    const got = `${session.enrolmentBytes} bytes, got ${enrolment.length}`;
-    throw new MalformedError(`an enrolment has ${got}`);
+  const { committee, enrolmentBytes: size } = session;
+  if (enrolment.length !== size) {
+    throw new MalformedError(`an enrolment has ${size} bytes, got ${enrolment.length}`);
   }
-  checkVector(vector, session.committee.parameters);
-  const { p, elements } = vector;
+  checkVector(vector, committee.parameters);
   const own = identity.publicKey;
-  const label = await sha256(utf8("blindtally one-shot message v1\0"), session.committee.digest, own);
-  const drawn = concat(random(SEED_BYTES), label, pack(p, elements));
+  const label = await sha256(utf8("blindtally one-shot message v1\0"), committee.digest, own);
+  const drawn = concat(random(SEED_BYTES), label, pack(vector.p, vector.elements));
   const pair = await agreementKey(await sha256(utf8("blindtally one-shot key v1\0"), drawn));
   const stream = await keystream(await sha256(utf8("blindtally one-shot stream v1\0"), drawn));
-  const entries = session.committee.entries;
-  const secrets = await Promise.all(entries.map(({ key }) => pair.agree(key)));
-  const values = await nodeValues(session, vector, label, secrets, stream);
-  const shares = await encryptedShares(session, p, label, secrets, values);
-  const root = await merkleRoot(entries.length, shares);
+  const secrets = await Promise.all(committee.entries.map(({ key }) => pair.agree(key)));
+  const values = await nodeValues(committee.parameters, vector, label, secrets, stream);
+  const shares = await encryptedShares(committee.parameters, vector.p, label, secrets, values);
+  const root = await merkleRoot(committee.parameters, shares);
   const coins = await sha256(utf8("blindtally one-shot coins v1\0"), label, pair.publicKey, root);
-  const proof = await degreeProof(session, vector, values, coins);
+  const proof = await degreeProof(committee.parameters, vector, values, coins);
   const payload = [pair.publicKey, root, await sha256(proof)];
   const signature = await identity.sign(await statement("one-shot message", label, 0, ...payload));
   return concat(own, enrolment, pair.publicKey, ...shares, proof, signature);
 }
 
-/** @param {{p: number, elements: ArrayLike<number>}} vector @param {Parameters} parameters */
+/** @type {(vector: Vector, parameters: Parameters) => void} */
 function checkVector({ p, elements }, { members, corrupt, threshold }) {
   const points = members + threshold - corrupt;
   if (!isField(p, points)) {
@@ -100,26 +85,18 @@ function checkVector({ p, elements }, { members, corrupt, threshold }) {
   }
 }
 
-/**
- * Return what the keys of members `first` to `last` are derived from, one block for each.
- *
- * @param {string} name @param {Uint8Array} label @param {number} member @param {Uint8Array} secret
- * @param {number} count of blocks of 32 bytes
- */
-async function derive(name, label, member, secret, count) {
+/** Return blocks of 32 bytes that are derived from the secret with a member.
+ * @type {(name: string, label: Uint8Array, member: number, secret: Uint8Array, blocks: number) =>
+ *   Promise<Uint8Array>} */
+async function derive(name, label, member, secret, blocks) {
   const info = concat(secret, utf8(`blindtally v1 ${name}\0`), u32(0), u32(member), label);
-  return concat(...(await Promise.all(range(1, count + 1).map((i) => sha256(u32(i), info)))));
+  return concat(...(await Promise.all(range(1, blocks + 1).map((i) => sha256(u32(i), info)))));
 }
 
-/**
- * Return the values of all polynomials at -1 .. -rho and 1 .. A, one row of C + r elements each.
- *
- * @param {Session} session @param {{p: number, elements: ArrayLike<number>}} vector
- * @param {Uint8Array} label @param {Uint8Array[]} secrets
- * @param {{read(nbytes: number): Promise<Uint8Array>}} stream of the blinds
- */
-async function nodeValues(session, { p, elements }, label, secrets, stream) {
-  const { parameters } = session.committee;
+/** Return the values of all polynomials at -1 .. -rho and 1 .. A, a row of C + r for each.
+ * @type {(parameters: Parameters, vector: Vector, label: Uint8Array, secrets: Uint8Array[],
+ *   stream: import("./keys.js").Stream) => Promise<ArrayLike<number>[]>} */
+async function nodeValues(parameters, { p, elements }, label, secrets, stream) {
   const { rho, columns, blinds } = sharing(p, elements.length, parameters);
   const hidden = await uniform(p, rho * blinds, stream);
   const rows = range(0, rho).map((i) => {
@@ -133,48 +110,42 @@ async function nodeValues(session, { p, elements }, label, secrets, stream) {
   return [...rows, ...(await Promise.all(expanded))];
 }
 
-/**
- * Return the packed shares of members A + 1 to m, each under the pad for its member.
- *
- * @param {Session} session @param {number} p @param {Uint8Array} label
- * @param {Uint8Array[]} secrets @param {ArrayLike<number>[]} values
- */
-async function encryptedShares(session, p, label, secrets, values) {
-  const { members, corrupt, threshold } = session.committee.parameters;
+/** Return the packed shares of members A + 1 to m, each under the pad for its member.
+ * @type {(parameters: Parameters, p: number, label: Uint8Array, secrets: Uint8Array[],
+ *   values: ArrayLike<number>[]) => Promise<Uint8Array[]>} */
+async function encryptedShares({ members, corrupt, threshold }, p, label, secrets, values) {
   const nodes = [...range(1, threshold - corrupt + 1).map((i) => -i), ...range(1, corrupt + 1)];
   const sent = range(corrupt + 1, members + 1);
   const weights = lagrangeMatrix(p, nodes, sent);
   const encrypt = async (/** @type {number} */ member, /** @type {number} */ i) => {
     const share = pack(p, combine(p, weights[i], values));
-    const count = Math.ceil(share.length / 32);
-    const pad = await derive("one-shot share", label, member, secrets[member - 1], count);
+    const blocks = Math.ceil(share.length / 32);
+    const pad = await derive("one-shot share", label, member, secrets[member - 1], blocks);
     return share.map((byte, place) => byte ^ pad[place]);
   };
   return Promise.all(sent.map(encrypt));
 }
 
-/** @param {number} members @param {Uint8Array[]} shares of the last members; others have no bytes */
-async function merkleRoot(members, shares) {
-  const empty = range(shares.length, members).map(() => new Uint8Array());
-  let level = await Promise.all([...empty, ...shares].map((leaf) => sha256(Uint8Array.of(0), leaf)));
+/** Return the Merkle root of the shares of members A + 1 to m, after A leaves of no bytes.
+ * @type {(parameters: Parameters, shares: Uint8Array[]) => Promise<Uint8Array>} */
+async function merkleRoot({ corrupt }, shares) {
+  const leaves = [...range(0, corrupt).map(() => new Uint8Array()), ...shares];
+  let level = await Promise.all(leaves.map((leaf) => sha256(Uint8Array.of(0), leaf)));
   while (level.length & (level.length - 1)) level.push(new Uint8Array(32));
   while (level.length > 1) {
-    const parents = range(0, level.length / 2);
-    const join = (/** @type {number} */ i) =>
-      sha256(Uint8Array.of(1), level[2 * i], level[2 * i + 1]);
-    level = await Promise.all(parents.map(join));
+    const below = level;
+    const parent = (/** @type {number} */ i) =>
+      sha256(Uint8Array.of(1), below[2 * i], below[2 * i + 1]);
+    level = await Promise.all(range(0, below.length / 2).map(parent));
   }
   return level[0];
 }
 
-/**
- * Return the packed combinations of all columns at each node, plus the blinds there.
- *
- * @param {Session} session @param {{p: number, elements: ArrayLike<number>}} vector
- * @param {ArrayLike<number>[]} values @param {Uint8Array} coinKey
- */
-async function degreeProof(session, { p, elements }, values, coinKey) {
-  const { columns, blinds } = sharing(p, elements.length, session.committee.parameters);
+/** Return the packed sums at each node of the blinds there and all columns times their coins.
+ * @type {(parameters: Parameters, vector: Vector, values: ArrayLike<number>[],
+ *   coinKey: Uint8Array) => Promise<Uint8Array>} */
+async function degreeProof(parameters, { p, elements }, values, coinKey) {
+  const { columns, blinds } = sharing(p, elements.length, parameters);
   const bytes = await (await keystream(coinKey)).read(8 * columns * blinds);
   const words = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
   const coin = (/** @type {number} */ i) =>

@@ -1,22 +1,18 @@
 /**
- * Plans: what one round asks of a device, as the canonical JSON (RFC 8785) that is served and hashed.
+ * Plans: what one round asks of a device, in canonical JSON (RFC 8785), which is served and hashed.
  *
  * Two readers of one text must agree on the plan and on its digest. So a text is refused that this
- * reader would write otherwise: with another order of keys, `1.0` for `1`, or a key that occurs twice.
+ * reader would write otherwise: with another order of keys, `1.0` for `1`, or a key twice.
  */
 
 import { concat, sha256, utf8 } from "./bytes.js";
 import { MalformedError } from "./errors.js";
+import { checkFields } from "./plan_fields.js";
 
 const MAX_DEPTH = 16;
 
-/**
- * Return the canonical JSON of a value of JSON.
- *
- * @param {any} value @param {number} [depth]
- * @returns {string}
- * @throws {MalformedError} if it is nested too deeply, or a text has half a character
- */
+/** Return the canonical JSON of a value of JSON; throws a MalformedError if it is nested too often,
+ * or a text has half a character. @type {(value: any, depth?: number) => string} */
 export function canonicalText(value, depth = 0) {
   if (depth > MAX_DEPTH) throw new MalformedError(`JSON is nested more than ${MAX_DEPTH} times`);
   if (Array.isArray(value)) {
@@ -33,13 +29,9 @@ export function canonicalText(value, depth = 0) {
   return JSON.stringify(value);
 }
 
-/**
- * Return the plan in its canonical text, frozen, and the digest that stands for it.
- *
- * @param {Uint8Array} bytes UTF-8
- * @returns {Promise<{plan: any, digest: Uint8Array, bytes: Uint8Array}>}
- * @throws {MalformedError} if the text is no JSON, not canonical, or of no plan
- */
+/** Return the plan in its canonical text, and the digest that stands for it; throws a MalformedError
+ * if it is no JSON, not canonical, or of no plan, and the RefusedError of `checkFields`.
+ * @type {(bytes: Uint8Array) => Promise<{plan: any, digest: Uint8Array, bytes: Uint8Array}>} */
 export async function readPlan(bytes) {
   let text, plan;
   try {
@@ -51,14 +43,12 @@ export async function readPlan(bytes) {
   if (canonicalText(plan) !== text) {
     throw new MalformedError("the plan's text is not in its canonical form (RFC 8785)");
   }
+  checkFields(plan);
   return { plan, digest: await sha256(utf8("blindtally plan v2\0"), bytes), bytes };
 }
 
-/**
- * Return the 32 bytes for which a registrar signs the identities of a plan's study.
- *
- * @param {any} plan @returns {Promise<Uint8Array>}
- */
+/** Return the 32 bytes for which a registrar signs the identities of a plan's study.
+ * @type {(plan: any) => Promise<Uint8Array>} */
 export async function enrolmentScope({ question, rounds, study, terms }) {
   const facts = await sha256(utf8(canonicalText({ question, rounds, terms })));
   return sha256(utf8("blindtally study v3\0"), facts, utf8(study));

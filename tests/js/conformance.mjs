@@ -1,6 +1,4 @@
-// Tries the known answers of tests/vectors, whose folder is the argument, on the modules of js/src.
-// Prints for each list how many cases there are, and the numbers of those that differ.
-import { readFileSync } from "node:fs";
+// Tries the known answers of tests/vectors on the modules of js/src, in Node or in a page.
 import { hex, statement, unhex, utf8 } from "../../js/src/bytes.js";
 import { checkAuthority, committeeParameters, readCommittee } from "../../js/src/committee.js";
 import { MalformedError, RefusedError } from "../../js/src/errors.js";
@@ -9,7 +7,6 @@ import { agreementKey, checkIdentity, checkPublicKey, signingKey, verify } from 
 import { makeMessage, messageBytes } from "../../js/src/message.js";
 import { enrolmentScope, readPlan } from "../../js/src/plan.js";
 
-const read = (name) => JSON.parse(readFileSync(`${process.argv[2]}/${name}.json`, "utf8"));
 const refuses = async (make) => {
   try {
     await make();
@@ -23,7 +20,6 @@ const drawn = ({ members: size, population: volunteers, ...rates }) => ({
   ...{ size, volunteers, ...rates, sigma: 40, eta: 30 },
 });
 const operators = ({ members, ...rates }) => ({ members: Array(members), ...rates });
-const sum = read("one_shot").one_shot_sums[0];
 const session = async (committee, registrar) => ({
   committee: await readCommittee(unhex(committee)),
   authority: { registrar: unhex(registrar) },
@@ -70,8 +66,8 @@ const LISTS = {
     drawn_committees: ({ numbers, ...terms }) => numbersOf(drawn(terms)) === numbers.join(),
     infeasible_committees: (terms) => refuses(() => committeeParameters(operators(terms))),
     one_shot_sums: makesAllMessages,
-    no_committees: ({ committee }) =>
-      refuses(async () => checkAuthority(await session(committee, sum.registrar))),
+    no_committees: ({ committee }, { one_shot_sums: [{ registrar }] }) =>
+      refuses(async () => checkAuthority(await session(committee, registrar))),
   },
   plans: {
     plans: async ({ text, digest }) => hex((await readPlan(utf8(text))).digest) === digest,
@@ -80,13 +76,15 @@ const LISTS = {
   },
 };
 
-const results = {};
-for (const [file, lists] of Object.entries(LISTS)) {
-  const known = read(file);
-  for (const [list, agrees] of Object.entries(lists)) {
-    const answers = await Promise.all(known[list].map(agrees));
-    const differing = answers.flatMap((answer, i) => (answer ? [] : [i]));
-    results[`${file} ${list}`] = { cases: answers.length, differing };
+/** Return for each list of the files in `known` how many cases it has, and which of them differ. */
+export async function main(known) {
+  const results = {};
+  for (const [file, lists] of Object.entries(LISTS)) {
+    for (const [list, agrees] of Object.entries(lists)) {
+      const answers = await Promise.all(known[file][list].map((each) => agrees(each, known[file])));
+      const differing = answers.flatMap((answer, i) => (answer ? [] : [i]));
+      results[`${file} ${list}`] = { cases: answers.length, differing };
+    }
   }
+  return results;
 }
-console.log(JSON.stringify(results, null, 1));
