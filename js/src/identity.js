@@ -6,7 +6,7 @@
  */
 
 import { concat, hex, sha256, statement, unhex, utf8 } from "./bytes.js";
-import { MalformedError } from "./errors.js";
+import { MalformedError, RefusedError } from "./errors.js";
 import { signingKey, verify } from "./keys.js";
 import { enrolmentScope } from "./plan.js";
 import { Transport, readJson } from "./transport.js";
@@ -18,7 +18,8 @@ import { Transport, readJson } from "./transport.js";
  *
  * @param {Uint8Array} secret 32 bytes @param {string} service its URL
  * @param {string | null} study null for all studies that ask for reports
- * @returns the public key, the function that signs, the SHA-256 of the credential and its text
+ * @returns the public key and the function that signs; the text of the credential and the SHA-256
+ *   of its bytes; and the key of the stream that selects among too many items, always the same ones
  */
 export async function deriveIdentity(secret, service, study) {
   const hmac = { name: "HMAC", hash: "SHA-256" };
@@ -30,7 +31,8 @@ export async function deriveIdentity(secret, service, study) {
   const [pair, secret32] = [await signingKey(await derive("identity")), await derive("credential")];
   const base64 = btoa(String.fromCharCode(...secret32));
   const credential = base64.replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
-  return { ...pair, credential, credentialDigest: await sha256(secret32) };
+  const [credentialDigest, choices] = [await sha256(secret32), await derive("choices")];
+  return { ...pair, credential, credentialDigest, choices };
 }
 
 /**
@@ -51,17 +53,25 @@ export async function enrolAtService(transport, identity, token) {
 }
 
 /**
- * Return the registrar's signature under an identity for a plan's study, 64 bytes.
+ * Return the signature of the plan's registrar under an identity: 64 bytes, or none without one.
  *
- * @param {Transport} transport to the registrar @param {string} proof that the device is real
+ * @param {Transport | null} transport to the device's registrar
+ * @param {string} proof that the device is real
  * @param {any} plan @param {Uint8Array} identity @returns {Promise<Uint8Array>}
  * @throws {ServiceError} if the registrar refuses, or does not answer
  * @throws {MalformedError} if the registrar that the plan names did not sign
+ * @throws {RefusedError} if the plan names a registrar, and the device has none
  */
 export async function enrolAtRegistrar(transport, proof, plan, identity) {
   const { study, question, terms, rounds } = plan;
+  if (!terms.registrar) return new Uint8Array();
+  if (!transport) {
+    const advice = "pass registrar, the address of the one that does";
+    throw new RefusedError("registrar", `names a registrar that enrols its devices: ${advice}`);
+  }
   const json = { study, question, terms, rounds, identity: hex(identity) };
-  const answer = await transport.send("POST", "/enrolments", { json, ticket: proof, maxBytes: 4096 });
+  const options = { json, ticket: proof, maxBytes: 4096 };
+  const answer = await transport.send("POST", "/enrolments", options);
   const signature = unhex(readJson(answer).signature);
   const signed = await statement("enrolment", await enrolmentScope(plan), 0, identity);
   if (await verify(unhex(terms.registrar), signature, signed)) return signature;

@@ -187,7 +187,10 @@ function checkExactStudies(lines, vector, most, now) {
  * @param {string} [name] of the device, if the page has several
  */
 export function browserJournal(name = "blindtally") {
-  /** @type {<T>(mode: IDBTransactionMode, use: (lines: IDBObjectStore) => IDBRequest) => Promise<any>} */
+  /**
+   * @param {IDBTransactionMode} mode @param {(lines: IDBObjectStore) => IDBRequest} use
+   * @returns {Promise<any>} the result of the request, once it is on the disk
+   */
   const run = (mode, use) => new Promise((resolve, reject) => {
     const opening = indexedDB.open(name, 1);
     opening.onupgradeneeded = () => opening.result.createObjectStore("lines");

@@ -8,9 +8,18 @@ import { Journal } from "./journal.js";
 
 const nameOf = (/** @type {number} */ number) => `${String(number).padStart(8, "0")}.json`;
 
-/** @param {string} path @param {string} flags @param {string} [text] to write @param {number} [mode] */
-async function sync(path, flags, text, mode) {
-  const file = await open(path, flags, mode);
+/** @param {string} text @returns {any} null for no JSON: an error would quote it, and its secret */
+function lineOf(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
+}
+
+/** @param {string} path @param {string} flags @param {string} [text] to write */
+async function sync(path, flags, text) {
+  const file = await open(path, flags, 0o600);
   try {
     if (text !== undefined) await file.writeFile(text);
     await file.sync();
@@ -30,13 +39,14 @@ export function folderJournal(folder) {
     await mkdir(folder, { mode: 0o700, recursive: true });
     const names = (await readdir(folder)).filter((name) => /^\d+\.json$/.test(name)).sort();
     if (names.some((name, number) => name !== nameOf(number))) throw new Error("a file is missing");
-    return Promise.all(names.map(async (name) => JSON.parse(await readFile(join(folder, name), "utf8"))));
+    const texts = await Promise.all(names.map((name) => readFile(join(folder, name), "utf8")));
+    return texts.map(lineOf);
   };
   /** @param {number} number @param {object} line */
   const append = async (number, line) => {
     const part = join(folder, `${randomUUID()}.part`);
     try {
-      await sync(part, "wx", JSON.stringify(line), 0o600);
+      await sync(part, "wx", JSON.stringify(line));
       await link(part, join(folder, nameOf(number))); // one process only can make this name
     } catch (error) {
       if (/** @type {NodeJS.ErrnoException} */ (error).code === "EEXIST") return false;

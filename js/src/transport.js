@@ -3,6 +3,10 @@
  *
  * A request without an answer, or with one that means "not now", is repeated with the same bytes
  * after random and growing waits. Repeating a request has no further effect.
+ *
+ * A page of another origin needs a proxy before the service that allows its origin (CORS): the
+ * methods GET, POST and PUT, and the headers Authorization and Content-Type. It should also expose
+ * the header Retry-After.
  */
 
 import { MalformedError, ServiceError } from "./errors.js";
@@ -91,8 +95,8 @@ export class Transport {
     if (ticket) headers.set("authorization", `Bearer ${ticket}`);
     if (bytes) headers.set("content-type", "application/octet-stream");
     if (json) headers.set("content-type", "application/json");
-    const seconds = ((bytes?.length ?? 0) + maxBytes) / MIN_BYTES_PER_SECOND + RESPONSE_SECONDS + wait;
-    const signal = AbortSignal.timeout(1000 * seconds);
+    const line = ((bytes?.length ?? 0) + maxBytes) / MIN_BYTES_PER_SECOND;
+    const signal = AbortSignal.timeout(Math.ceil(1000 * (RESPONSE_SECONDS + wait + line)));
     let answer, text;
     try {
       answer = await fetch(url, {
