@@ -183,7 +183,7 @@ def row_of_lanes(first: str) -> list[str]:
 
 def test_an_encrypted_share_is_a_commitment_and_a_ciphertext() -> None:
     parts = re.search(
-        r"An encrypted share is a commitment to the share \((\d+)\) .*? under its pad \((\d+)\)",
+        r"An encrypted share is a commitment to the share \((\d+)\) .*? ciphertext \((\d+)\)",
         PROSE,
     )
     assert parts

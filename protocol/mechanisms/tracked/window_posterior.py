@@ -147,7 +147,8 @@ def read_thinned(
         return WindowPosterior(counts + window * read, None)
     away = (shifts - read[:, np.newaxis]) ** 2
     least = np.where(marginals > 1e-4, away, 0).max(axis=1) / 36
-    least = least if is_explained else len(_POSSIBLE_WINDOWS) ** 2
+    if not is_explained:
+        least[:] = len(_POSSIBLE_WINDOWS) ** 2
     errors = np.maximum((marginals * away).sum(axis=1), least) * float(window) ** 2
     return WindowPosterior(counts + window * read, errors)
 
