@@ -111,6 +111,12 @@ const items = list(anyText, 1, 2 ** 20);
 const WINDOW = { items, bits: whole(1, 40) };
 const SPLIT = { items, counters: whole(1, 4096) };
 
+/** @type {[Fields, Fields]} */
+const SKETCH = [
+  { rows: whole(1, 63), epsilon: orNull(NOISE.epsilon), delta: NOISE.delta },
+  { width: whole(2, 2 ** 26), release: orNull(release) },
+];
+
 /** The fields that the question and the plan of each mechanism add.
  * @type {Record<string, [Fields, Fields]>} */
 const MECHANISMS = {
@@ -133,6 +139,8 @@ const MECHANISMS = {
       frontier: list(text(0, 2048, /^([0-9a-f]{2})*$/), 1, 2 ** 20),
     },
   ],
+  "count-median": SKETCH,
+  "count-sketch": SKETCH,
   "approximate-histogram": [
     {
       rule: oneOf("practical", "theorem"), beta: number(ABOVE_ZERO, BELOW_ONE),
@@ -160,8 +168,7 @@ export function checkFields(plan) {
   const name = plan?.mechanism;
   if (typeof name !== "string") throw new MalformedError("a plan is of no mechanism");
   if (!Object.hasOwn(MECHANISMS, name)) {
-    const reason = `asks by ${name}, a mechanism that only devices in Python have`;
-    throw new RefusedError("plan", reason);
+    throw new RefusedError("mechanism", `asks by ${name}, which only devices in Python answer`);
   }
   const [question, more] = MECHANISMS[name];
   const mechanism = oneOf(name);
