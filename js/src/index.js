@@ -1,0 +1,6 @@
+/** A device of one-shot sums: `takePart` with a policy, and a journal. */
+
+export { JournalError, MalformedError, RefusedError, ServiceError } from "./errors.js";
+export { Journal, browserJournal } from "./journal.js";
+export { Policy, checkPlan } from "./policy.js";
+export { takePart } from "./take_part.js";
