@@ -12,15 +12,16 @@ KERNELS := setup.py $(wildcard protocol/*.pxd protocol/*/*.pyx protocol/*/*/*.py
 COMPILED := protocol/*/*.so protocol/*/*/*.so
 EXTRAS := arrow,dask,demo,keyring,oidc,pandas,plot,postgres,traces
 PYTEST := $(BIN)/pytest --dist worksteal
-# Only slow tests use the fuzzer, whose import takes seconds in each worker.
+# One file of slow tests uses the fuzzer, which takes seconds in each worker that collects the file.
 NO_FUZZER := -p no:schemathesis
+FUZZED := tests/server/api/test_contract.py
 CHECKS := $(MAKE) --no-print-directory --jobs 2 --output-sync
 
 # Compiled modules are kept: otherwise every worker would compile all tests again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-million quick fast-tests test test-slow soak mutants wheels check lint types types-daemon imports format js docs generate lock bench env compose-test clean
+.PHONY: help setup fuzz demo demo-million quick fast-tests test test-slow soak mutants wheels check lint types types-daemon imports format js docs generate lock bench env compose-test clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,10 +39,10 @@ fast-tests: $(VENV)/compiled
 	$(PYTEST) --numprocesses 2 $(NO_FUZZER) -m "not slow and not medium" --hypothesis-profile quick $(ARGS)
 
 # CI runs `make test SLOW=1`: workers import all tests once, and wait for the last test once.
-SELECTION := $(if $(SLOW),,$(NO_FUZZER) -m "not slow")
+SELECTION := $(NO_FUZZER) $(if $(SLOW),--ignore=$(FUZZED),-m "not slow")
 WORKERS := $(if $(SLOW),$$(($$(nproc) + 2)),auto)  # slow tests wait for processes
 test: $(VENV)/dev ## check style, imports, types and run all but the slow tests, in minutes (ARGS="-k graph")
-	@$(CHECKS) lint imports types $(VENV)/compiled
+	@$(CHECKS) lint imports types $(VENV)/compiled $(if $(SLOW),fuzz)
 	$(PYTEST) --numprocesses $(WORKERS) $(SELECTION) $(ARGS)
 
 test-slow: $(VENV)/compiled ## run what `make test` leaves out, and properties with more examples (ARGS="-k upgrade")
@@ -66,6 +67,9 @@ wheels: $(VENV)/release ## make the sdist and the wheel for this Linux in dist/,
 	$(BIN)/cibuildwheel --platform linux --print-build-identifiers
 
 check: test ## the same as `make test`
+
+fuzz: $(VENV)/compiled
+	$(BIN)/pytest -q $(FUZZED)
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
