@@ -254,9 +254,9 @@ def data_rows(data: Path, size: int, rounds: int = 30, devices: int = 10_000) ->
     outcomes = run_study(mechanism, question, terms, held, Random(request.seed), planned=rounds)
     played = gather(outcomes, question)
     heavy = {item for item, count in played.truth.items() if count >= question.threshold}
-    found = score({each.item for each in played.final.heavy_hitters}, heavy)
+    accuracy = score({each.item for each in played.final.heavy_hitters}, heavy)
     name = f"7 operators, {data.name}, round {rounds} of {rounds}"
-    return [message_row(name, played.plan), BenchmarkRow(f"F1, {name}", found.f1, "")]
+    return [message_row(name, played.plan), BenchmarkRow(f"F1, {name}", accuracy.f1, "")]
 
 
 def main() -> None:
