@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # its event loop would stop asynchronous tests of other modules
 def browser() -> Iterator[Browser]:
     path = os.environ.get("BLINDTALLY_CHROMIUM") or shutil.which("chromium")
     assert path is not None, "install Debian's chromium, or name one in BLINDTALLY_CHROMIUM"
