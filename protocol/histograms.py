@@ -9,9 +9,11 @@ Fleets are processed in batches of some 2^16 holdings, so that memory does not g
 Mechanisms take histograms together with the keys of their items (`KeyedHistograms`).
 """
 
+from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, TypeAlias, TypeVar, overload
 
 import numpy as np
@@ -19,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from protocol.domains import Domain
 from protocol.numerics.array_types import Flags, Indices, ItemValues, Keys
+from protocol.randomness import RandomWords, uniform_integer
 
 _MAX_TOTAL = 2.0**63
 BATCH_HOLDINGS = 2**16  # a few arrays of this length fit in the processor's cache
@@ -247,15 +250,28 @@ def limit_copies(held: Histograms, most: int) -> tuple[Histograms, int]:
     return limited, int(held.counts.sum(dtype=np.float64) - limited.counts.sum())
 
 
-def clip(
-    histogram: Mapping[str, int], contribution: int, rng: np.random.Generator
-) -> dict[str, int]:
-    """Return `contribution` tokens of `histogram`, drawn without replacement, or all if fewer."""
-    return clip_histograms(Histograms.from_mappings([histogram]), contribution, rng)[0]
+def clip(histogram: Mapping[str, int], contribution: int, chance: RandomWords) -> dict[str, int]:
+    """Return `contribution` tokens of `histogram`, drawn without replacement, or all if fewer.
+
+    Raises:
+        ValueError: if counts add up to 2^63 or more.
+    """
+    items = sorted(histogram)
+    ends = list(accumulate(histogram[item] for item in items))
+    total = ends[-1] if ends else 0
+    if total <= contribution:
+        return dict(histogram)
+    if total >= _MAX_TOTAL:
+        raise ValueError("counts must add up to less than 2^63")
+    tokens = set[int]()
+    for last in range(total - contribution, total):  # as in `_draw_without_replacement`
+        token = uniform_integer(chance, last + 1)
+        tokens.add(last if token in tokens else token)
+    return dict(Counter(items[bisect(ends, token)] for token in sorted(tokens)))
 
 
 def clip_histograms(held: Histograms, contribution: int, rng: np.random.Generator) -> Histograms:
-    """Return `clip` of each device's histogram, with one generator for all.
+    """Return for each device what `clip` may return, with one generator for all.
 
     Raises:
         ValueError: if counts add up to about 2^63 or more, so that their sums would be negative.

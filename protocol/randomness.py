@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.numerics.array_types import Codes
+from secagg.keys import Keystream
 
 RandomWords: TypeAlias = Callable[[int], NDArray[np.uint64]]  # of a number: uniform words
 
@@ -44,6 +45,18 @@ def seeded_words(generator: np.random.Generator) -> RandomWords:
     return lambda count: generator.integers(0, 2**64, count, np.uint64)
 
 
+def keyed_words(key: bytes) -> RandomWords:
+    """Return the words of the AES-CTR stream under a 32-byte `key`, the same ones each time."""
+    stream = Keystream(key)
+
+    def words(count: int) -> NDArray[np.uint64]:
+        drawn = np.empty(count, "<u8")
+        stream.fill(drawn)
+        return drawn
+
+    return words
+
+
 def uniform_below(chance: RandomWords, bound: int, count: int) -> NDArray[np.uint64]:
     """Return `count` independent integers, exactly uniform below `bound`, from 1 to 2^32.
 
@@ -61,6 +74,17 @@ def uniform_below(chance: RandomWords, bound: int, count: int) -> NDArray[np.uin
             product[refused] = (chance(len(refused)) >> np.uint64(32)) * np.uint64(bound)
             refused = refused[(product[refused] & np.uint64(_MAX_BOUND - 1)) < surplus]
     return product >> np.uint64(32)
+
+
+def uniform_integer(chance: RandomWords, bound: int) -> int:
+    """Return an integer that is exactly uniform below `bound`, from 1 to 2^64.
+
+    It is the upper bits of a word, as many as the largest integer has. Words above it are refused.
+    """
+    unused = 64 - (bound - 1).bit_length()
+    while (drawn := int(chance(1)[0]) >> unused) >= bound:
+        pass
+    return drawn
 
 
 def uniform_floats(chance: RandomWords, count: int) -> NDArray[np.float64]:

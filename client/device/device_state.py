@@ -26,7 +26,6 @@ from random import Random, SystemRandom
 from tempfile import TemporaryDirectory
 from typing import Final, Self
 
-import numpy as np
 from platformdirs import user_state_path
 
 from client.committee.member_journal import MemberJournal, MemberJournalError
@@ -39,6 +38,7 @@ from client.device.journal import (
 )
 from client.process_files import open_private_file, sync_folder
 from protocol.api.credentials import encode_secret
+from protocol.randomness import RandomWords, keyed_words
 from secagg.keys import KEY_BYTES, Identity
 
 _FILE_HEADER: Final = "blindtally device v1"  # marks the file as a device's secret
@@ -117,10 +117,9 @@ class DeviceState:
         """Return the credential with which that identity is registered."""
         return encode_secret(self._derive("credential", service, study))
 
-    def clipping_generator(self, service: str, study: str | None) -> np.random.Generator:
-        """Return the generator that selects the device's contribution, always the same one."""
-        seed = self._derive("choices", service, study)
-        return np.random.default_rng(int.from_bytes(seed, "big"))
+    def choices(self, service: str, study: str | None) -> RandomWords:
+        """Return the words that select the device's contribution, always the same ones."""
+        return keyed_words(self._derive("choices", service, study))
 
     def _derive(self, purpose: str, service: str, study: str | None) -> bytes:
         message = json.dumps([purpose, service, study]).encode()  # an injective encoding

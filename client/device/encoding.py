@@ -219,7 +219,7 @@ def item_text(item: object) -> str:
 def make_contribution(
     question: AnyQuestion,
     holdings: Histogram,
-    rng: np.random.Generator,
+    chance: RandomWords,
     max_copies: int | None = None,
 ) -> Contribution:
     """Return the contribution to `question` of a device with the items `holdings`.
@@ -234,7 +234,7 @@ def make_contribution(
         else:
             outside[item] += count
     limited = Counter({item: min(count, max_copies or count) for item, count in inside.items()})
-    histogram = clip(limited, question.contribution, rng)
+    histogram = clip(limited, question.contribution, chance)
     left_out = {
         LeftOutReason.OUTSIDE_DOMAIN: outside,
         LeftOutReason.TOO_MANY_COPIES: inside - limited,

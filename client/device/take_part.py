@@ -416,7 +416,7 @@ class _DeviceRun:
             make_contribution,
             plan.question,
             self.histogram,
-            self.device_state.clipping_generator(self.url, study),
+            self.device_state.choices(self.url, study),
             max_copies(self.policy, plan),
         )
         return StudyDevice(identity, contribution, self.journal, enrolment, ticket, self.collection)

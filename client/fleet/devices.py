@@ -32,7 +32,7 @@ from protocol.api.one_shot import SUM_NUMBER
 from protocol.device_policy.plan_check import max_copies
 from protocol.histograms import Histogram
 from protocol.mechanisms.registry import AnyPlan
-from protocol.randomness import system_words
+from protocol.randomness import seeded_words, system_words
 from secagg.keys import KEY_BYTES, Identity, sharing_work
 from secagg.session import Registry
 
@@ -232,7 +232,7 @@ class FleetDevices:
         contribution = make_contribution(
             plan.question,
             self.holdings[index],
-            np.random.default_rng([self.config.seed, index]),
+            seeded_words(np.random.default_rng([self.config.seed, index])),
             max_copies(self.config.policy, plan),
         )
         return StudyDevice(

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.histograms import Histograms, ItemIndex, ItemTotals, clip, clip_histograms
+from protocol.randomness import seeded_words
 
 Held = list[dict[str, int]]
 fleets = st.lists(
@@ -106,6 +107,8 @@ def test_counts_whose_sum_would_be_negative_are_not_clipped() -> None:
     for held in ([{"a": 2**62, "b": 2**62}], [{"a": 2**62}, {"a": 2**62}]):
         with pytest.raises(ValueError, match=r"less than 2\^63"):
             clip_histograms(Histograms.from_mappings(held), 3, np.random.default_rng(1))
+    with pytest.raises(ValueError, match=r"less than 2\^63"):
+        clip({"a": 2**62, "b": 2**62}, 3, seeded_words(np.random.default_rng(1)))
 
 
 def test_a_function_of_items_is_computed_again_for_another_argument() -> None:
@@ -128,7 +131,7 @@ histograms = st.dictionaries(st.text(max_size=3), st.integers(1, 50), max_size=8
 def test_a_clipped_histogram_is_a_part_of_the_whole(
     histogram: dict[str, int], most: int, seed: int
 ) -> None:
-    kept = clip(histogram, most, np.random.default_rng(seed))
+    kept = clip(histogram, most, seeded_words(np.random.default_rng(seed)))
     assert sum(kept.values()) == min(most, sum(histogram.values()))
     assert all(0 < count <= histogram[item] for item, count in kept.items())
 
@@ -138,7 +141,9 @@ def test_clipping_does_not_depend_on_the_order_of_items(
     histogram: dict[str, int], most: int, seed: int
 ) -> None:
     backwards = dict(reversed(histogram.items()))
-    first, second = (clip(h, most, np.random.default_rng(seed)) for h in (histogram, backwards))
+    first, second = (
+        clip(h, most, seeded_words(np.random.default_rng(seed))) for h in (histogram, backwards)
+    )
     assert first == second
 
 
@@ -148,7 +153,8 @@ def test_devices_are_clipped_at_once_as_one_by_one(
 ) -> None:
     at_once = clip_histograms(Histograms.from_mappings(held), most, np.random.default_rng(seed))
     rng = np.random.default_rng(seed)
-    assert list(at_once) == [clip(histogram, most, rng) for histogram in held]
+    alone = (clip_histograms(Histograms.from_mappings([each]), most, rng)[0] for each in held)
+    assert list(at_once) == list(alone)
 
 
 def test_clipping_draws_each_set_of_tokens_with_equal_probability() -> None:
@@ -159,17 +165,17 @@ def test_clipping_draws_each_set_of_tokens_with_equal_probability() -> None:
 
 
 def test_clipping_keeps_each_token_with_equal_probability() -> None:
-    rng = np.random.default_rng(1)
+    chance = seeded_words(np.random.default_rng(1))
     total: Counter[str] = Counter()
     for _ in range(1500):
-        total.update(clip({"a": 6, "b": 3, "c": 1}, 2, rng))
+        total.update(clip({"a": 6, "b": 3, "c": 1}, 2, chance))
     # 3,000 tokens: five standard errors are below 0.045.
     assert abs(total["a"] / 3000 - 0.6) < 0.045
     assert abs(total["b"] / 3000 - 0.3) < 0.045
 
 
 def test_a_device_that_holds_billions_is_clipped_as_any_other() -> None:
-    rng = np.random.default_rng(1)
-    kept = clip({"a": 2**61, "b": 2**60, "c": 1}, 3000, rng)
+    chance = seeded_words(np.random.default_rng(1))
+    kept = clip({"a": 2**61, "b": 2**60, "c": 1}, 3000, chance)
     assert sum(kept.values()) == 3000
     assert abs(kept["a"] - 2000) < 130  # five standard errors

@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from protocol.api.phases import Phase
-from protocol.histograms import Histogram, Histograms, clip, clip_histograms
+from protocol.histograms import Histogram, Histograms, clip_histograms
 from protocol.mechanism import Answer
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, AnyQuestion
 from protocol.question_and_plan import Plan
@@ -138,7 +138,8 @@ def test_blocks_of_a_fleet_add_up_as_its_devices_one_by_one(
         ring.add(by_blocks, mechanism.encode_sum(plan, block, chance))
     chance, rng = seeded(3), np.random.default_rng(4)
     for histogram in histograms:
-        ring.add(one_by_one, mechanism.encode(plan, clip(histogram, most, rng), chance))
+        kept = clip_histograms(Histograms.from_mappings([histogram]), most, rng)
+        ring.add(one_by_one, mechanism.encode_sum(plan, kept, chance))
     assert same(by_blocks, one_by_one)
     with pytest.raises(ValueError, match="outside the domain"):
         mechanism.encode_sum(plan, fleet[-1:], chance)

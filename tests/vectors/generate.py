@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.vectors import reference as ref
 from tests.vectors.cohorts import sums
+from tests.vectors.encodings import encodings
 from tests.vectors.exact import Terms, parameters
 from tests.vectors.hashing import hashing
 from tests.vectors.keys import device_identities, keys, signatures
@@ -205,6 +206,7 @@ FILES = {
     "hashing": hashing,
     "device_identities": device_identities,
     "one_shot": one_shot,
+    "encodings": encodings,
 }
 
 

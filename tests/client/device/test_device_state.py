@@ -58,8 +58,8 @@ def test_every_study_and_every_service_meets_another_identity() -> None:
 
 def test_what_is_given_is_chosen_alike_each_time() -> None:
     state = DeviceState(bytes(32), MemoryJournal())
-    first, same = (state.clipping_generator(HOME, "s1").integers(1000, size=9) for _ in range(2))
-    other = state.clipping_generator(HOME, "s2").integers(1000, size=9)
+    first, same = (state.choices(HOME, "s1")(9) for _ in range(2))
+    other = state.choices(HOME, "s2")(9)
     assert np.array_equal(first, same)
     assert not np.array_equal(first, other)
 

@@ -28,8 +28,8 @@ from protocol.domains.strings import Alphabet
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.question_and_plan import Terms
-from protocol.randomness import seeded_words
 from protocol.study_state import EMPTY_STATE
+from tests.protocol.chance import seeded
 
 
 class _Place(str, Enum):  # noqa: UP042 - people have such classes
@@ -46,7 +46,7 @@ QUESTION = AdaptiveIbltQuestion(
 
 def test_what_is_outside_the_domain_takes_no_room_under_the_bound() -> None:
     holdings = {"a": 4, "b": 2, "outside": 100, "d": 1}
-    contribution = make_contribution(QUESTION, holdings, np.random.default_rng(1))
+    contribution = make_contribution(QUESTION, holdings, seeded(1))
     assert contribution.histogram == {"a": 4, "b": 2}
     outside = LeftOut(LeftOutReason.OUTSIDE_DOMAIN, 101, ("outside", "d"))
     assert contribution.left_out == (outside,)
@@ -54,13 +54,13 @@ def test_what_is_outside_the_domain_takes_no_room_under_the_bound() -> None:
 
 def test_more_copies_of_an_item_than_the_policy_allows_are_left_out() -> None:
     holdings = {"a": 5, "b": 1}
-    contribution = make_contribution(QUESTION, holdings, np.random.default_rng(1), max_copies=2)
+    contribution = make_contribution(QUESTION, holdings, seeded(1), max_copies=2)
     assert contribution.histogram == {"a": 2, "b": 1}
     assert contribution.left_out == (LeftOut(LeftOutReason.TOO_MANY_COPIES, 3, ("a",)),)
 
 
 def test_records_beyond_the_contribution_bound_are_left_out() -> None:
-    contribution = make_contribution(QUESTION, {"a": 8}, np.random.default_rng(1))
+    contribution = make_contribution(QUESTION, {"a": 8}, seeded(1))
     expected = LeftOut(LeftOutReason.OVER_BOUND, 2, ("a",))
     assert contribution == Contribution({"a": 6}, (expected,))
 
@@ -234,13 +234,13 @@ def test_an_item_is_a_text_or_a_number(item: Any) -> None:
 
 def test_a_count_is_the_weight_of_an_item() -> None:
     """Here the minutes that each device used an application, at most 6 of them."""
-    mechanism, rng = SUM_MECHANISMS["adaptive-iblt"], np.random.default_rng(1)
+    mechanism, chance = SUM_MECHANISMS["adaptive-iblt"], seeded(1)
     terms = Terms(cohort_size=5, minimum=3)
     plan = mechanism.first_plan(QUESTION, terms, "weights", 1, Random(1))
     assert plan.t == 1  # the table holds all tokens
     minutes: tuple[Items, ...] = ({"a": 3, "b": 1}, {"a": 2}, {"b": 9})
-    held = [make_contribution(QUESTION, count_items(each), rng).histogram for each in minutes]
-    total = mechanism.encode_sum(plan, held, seeded_words(rng))
+    held = [make_contribution(QUESTION, count_items(each), chance).histogram for each in minutes]
+    total = mechanism.encode_sum(plan, held, chance)
     answer = mechanism.decode(plan, total, len(held), EMPTY_STATE)
     assert {row.item: row.count for row in answer.estimates} == {"a": 5, "b": 7}
 
@@ -249,7 +249,7 @@ def test_a_count_is_the_weight_of_an_item() -> None:
     st.dictionaries(st.text("abcx", min_size=1, max_size=4), st.integers(1, 9)), st.integers(0, 99)
 )
 def test_no_device_gives_more_than_its_bound_or_items(holdings: dict[str, int], seed: int) -> None:
-    contribution = make_contribution(QUESTION, holdings, np.random.default_rng(seed))
+    contribution = make_contribution(QUESTION, holdings, seeded(seed))
     inside = {item: count for item, count in holdings.items() if item in QUESTION.domain}
     assert sum(contribution.histogram.values()) == min(sum(inside.values()), 6)
     assert all(0 < count <= inside[item] for item, count in contribution.histogram.items())

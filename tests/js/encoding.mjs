@@ -1,0 +1,36 @@
+// Reads cases of a JSON file: a plan, items, a policy and keys of random streams. Prints for each the
+// vector of the items, and the refusal of the policy; or the error.
+import { readFileSync } from "node:fs";
+import { hex, unhex } from "../../js/src/bytes.js";
+import { encode } from "../../js/src/encode.js";
+import { pack } from "../../js/src/field.js";
+import { keystream } from "../../js/src/keys.js";
+import { Policy, checkPlan, maxCopies } from "../../js/src/policy.js";
+
+const stream = async (key) => (await keystream(unhex(key))).read;
+
+function refusalOf(plan, policy) {
+  try {
+    checkPlan(plan, policy);
+    return null;
+  } catch ({ limit, reason, needed, message }) {
+    return limit ? { limit, reason, needed } : message;
+  }
+}
+
+async function answer({ plan, items, policy: limits, random, choices }) {
+  const policy = new Policy(limits);
+  const refusal = refusalOf(plan, policy);
+  try {
+    const options = { maxCopies: maxCopies(plan, policy), choices: await stream(choices) };
+    const vector = await encode(plan, new Map(items), await stream(random), options);
+    const { p, elements, leftOut: left_out } = vector;
+    return { p, length: elements.length, packed: hex(pack(p, elements)), left_out, refusal };
+  } catch ({ name, message }) {
+    return { error: `${name}: ${message}`, refusal };
+  }
+}
+
+for (const each of JSON.parse(readFileSync(process.argv[2], "utf8"))) {
+  console.log(JSON.stringify(await answer(each)));
+}
