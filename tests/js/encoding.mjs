@@ -1,6 +1,5 @@
-// Reads cases of a JSON file: a plan, items, a policy and keys of random streams. Prints for each the
-// vector of the items, and the refusal of the policy; or the error.
-import { readFileSync } from "node:fs";
+// Returns for each case (a plan, items, limits of a policy, and keys of random streams) the vector of
+// the items, and the refusal of the policy; or the error.
 import { hex, unhex } from "../../js/src/bytes.js";
 import { encode } from "../../js/src/encode.js";
 import { pack } from "../../js/src/field.js";
@@ -31,6 +30,4 @@ async function answer({ plan, items, policy: limits, random, choices }) {
   }
 }
 
-for (const each of JSON.parse(readFileSync(process.argv[2], "utf8"))) {
-  console.log(JSON.stringify(await answer(each)));
-}
+export const main = (cases) => Promise.all(cases.map(answer));
