@@ -8,7 +8,6 @@ import { tracked } from "./encoders/tracked.js";
 import { canonicalOfTrie, hierarchicalHistogram, trieHh } from "./encoders/votes.js";
 import { RefusedError } from "./errors.js";
 import { Chance } from "./hashing.js";
-import { whole } from "./moduli.js";
 
 /** @typedef {{item: string, count: number, name: string, key: number[]}} Held */
 /** @typedef {import("./hashing.js").Random} Random */
@@ -73,8 +72,7 @@ export async function encode(plan, items, random, { maxCopies = Infinity, choice
   const counts = countItems(items);
   const inside = insideDomain(plan.question, domain, counts);
   const limited = inside.map(([item, count]) => pair(item, Math.min(count, maxCopies)));
-  const most = whole(plan.question.contribution, "contribution", 1, 10_000);
-  const kept = await clip(limited, most, new Chance(choices));
+  const kept = await clip(limited, plan.question.contribution, new Chance(choices));
   const held = await Promise.all(
     kept.map(async ([item, count]) => ({ item, count, ...(await domain.keyed(item)) })));
   const elements = await encoder.encode(plan, held, new Chance(random));

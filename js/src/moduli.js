@@ -1,4 +1,4 @@
-/** Checked numbers of a plan, and the prime of its vectors (`secagg/oneshot/moduli.py`). */
+/** Numbers that follow from a plan, and the prime of its vectors (`secagg/oneshot/moduli.py`). */
 
 import { committeeParameters } from "./committee.js";
 import { MalformedError } from "./errors.js";
@@ -7,20 +7,16 @@ import { suitablePrime } from "./field.js";
 export const MAX_PRIME = 2 ** 26;
 
 /**
- * Check a number of a plan and return it.
+ * Return a number that follows from several fields of a plan, each of which is in its range.
  *
- * @param {any} value @param {string} name @param {number} least @param {number} most
+ * @param {number} value @param {string} name @param {number} least @param {number} most
  * @returns {number}
  * @throws {MalformedError} if it is no number from `least` to `most`
  */
-export function number(value, name, least, most) {
-  if (typeof value === "number" && value >= least && value <= most) return value;
+export function checked(value, name, least, most) {
+  if (value >= least && value <= most) return value;
   throw new MalformedError(`${name} is a number from ${least} to ${most}, got ${value}`);
 }
-
-/** @type {typeof number} as `number`, for a whole one */
-export const whole = (value, name, least, most) =>
-  number(Number.isInteger(value) ? value : `${value}`, name, least, most);
 
 /** @param {number} low @param {number} high @param {(n: number) => boolean} holds from some n on */
 export function firstTrue(low, high, holds) {

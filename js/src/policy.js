@@ -5,7 +5,7 @@ import { numberText } from "./domains.js";
 import { encoderOf } from "./encode.js";
 import { RefusedError } from "./errors.js";
 import { messageBytes } from "./message.js";
-import { largestCommittee, number, whole } from "./moduli.js";
+import { largestCommittee } from "./moduli.js";
 
 const MIN_SIGMA = 40;
 const MIN_CONFIDENCE = 0.5;
@@ -65,7 +65,6 @@ export class Policy {
  */
 export function checkPlan(plan, policy, contributed = []) {
   const encoder = encoderOf(plan);
-  checkNumbers(plan);
   const shape = encoder.shape(plan);
   const faults = plan.round > plan.rounds ? [`asks in round ${plan.round} of ${plan.rounds}`] : [];
   const [fault] = [...faults, ...(encoder.faults?.(plan) ?? [])];
@@ -93,24 +92,6 @@ export function maxCopies(plan, policy) {
 /** @param {any} plan @returns {number} the smallest count with which the service lists an item */
 const leastCount = (plan) =>
   plan.release?.threshold ?? encoderOf(plan).leastCount?.(plan) ?? plan.question.threshold;
-
-/** @param {any} plan @throws {MalformedError} if a number that the policy limits is none */
-function checkNumbers({ question, terms, round, rounds, release }) {
-  const { committee } = terms;
-  const isDrawn = "volunteers" in committee;
-  for (const each of [round, rounds]) whole(each, "a round", 1, 10_000);
-  number(question.threshold, "threshold", 1, 1e12);
-  number(question.confidence, "confidence", 0, 1);
-  whole(question.contribution, "contribution", 1, 10_000);
-  whole(terms.minimum, "minimum", 3, whole(terms.cohort_size, "cohort_size", 3, 100_000));
-  if (release) number(question.delta, "delta", 0, 1);
-  for (const each of [terms, committee]) {
-    for (const name of ["corrupt", "dropout"]) number(each[name], name, 0, 1);
-  }
-  for (const each of isDrawn ? [terms, committee] : [terms]) whole(each.sigma, "sigma", 1, 1_000);
-  const most = isDrawn ? committee.volunteers : committee.members?.length;
-  whole(committee.size ?? most, "size", 3, whole(most, "members", 3, isDrawn ? 5_000 : 100));
-}
 
 /** @param {string} [fault] @returns {Rule} */
 const planRule = (fault) =>

@@ -5,7 +5,7 @@ import { domainOf, joined, power } from "../domains.js";
 import { MalformedError } from "../errors.js";
 import { packedBytes, uniform } from "../field.js";
 import { isAbove, multiplyAdd, range, seededStream, toLong } from "../hashing.js";
-import { MAX_PRIME, firstTrue, maxDevices, primeAbove, whole } from "../moduli.js";
+import { MAX_PRIME, checked, firstTrue, maxDevices, primeAbove } from "../moduli.js";
 import { digitsOf } from "./table.js";
 
 const MAX_DIGITS = 8; // of a square
@@ -14,7 +14,7 @@ const MIN_CHECK_BITS = 60;
 /** @param {any} plan @returns the prime, the base and numbers of digits of n, S and Q, checks */
 function format({ question, terms }) {
   const domain = domainOf(question.domain);
-  const largest = whole(power(domain.base, domain.width), "the number of cells", 2, 2 ** 32) - 1;
+  const largest = checked(power(domain.base, domain.width), "the number of cells", 2, 2 ** 32) - 1;
   const square = multiplyAdd(toLong(largest), toLong(largest));
   const segments = Math.max(1, domain.segments.length);
   const formats = range(MAX_DIGITS + 1).slice(1).flatMap((count) => {

@@ -4,7 +4,7 @@ import { sha256, u32, unhex } from "../bytes.js";
 import { domainOf } from "../domains.js";
 import { RefusedError } from "../errors.js";
 import { halves, hashFamily, range, scale, shift } from "../hashing.js";
-import { maxDevices, number, primeAbove, whole } from "../moduli.js";
+import { maxDevices, primeAbove } from "../moduli.js";
 import { DEFAULT_EVIDENCE, cellFormat, makeTable, sample, tableLength } from "./table.js";
 
 /** @typedef {import("../encode.js").Encoder} Encoder */
@@ -34,16 +34,12 @@ async function sketch(p, rows, width, chunks, held, locationSeed, signSeed) {
 export const approximateHistogram = {
   showsOneDevice: (plan) => plan.rows > 0,
   leastCount: ({ question }) => (question.rule === "theorem" ? 1 : question.threshold),
-  shape({ question, terms, ...plan }) {
-    const t = number(plan.t, "t", 1, 1e15);
+  shape({ question, terms, cells, tables, rows, width, t }) {
     const most = question.contribution;
     const units = t >= most ? most : most * Math.ceil(t);
     const p = primeAbove(terms, maxDevices(terms) * Math.max(units, 2 * most));
-    const cells = whole(plan.cells, "cells", 1, 3 * 2 ** 22);
     const cell = cellFormat(p, domainOf(question.domain), cells, DEFAULT_EVIDENCE);
-    const tables = whole(plan.tables, "tables", 1, 2000) * tableLength(cell, cells);
-    const width = whole(plan.width, "width", 0, 2 ** 26);
-    return { p, length: tables + whole(plan.rows, "rows", 0, 63) * width, cell };
+    return { p, length: tables * tableLength(cell, cells) + rows * width, cell };
   },
   async encode(plan, held, chance) {
     const { p, cell } = this.shape(plan);
@@ -69,8 +65,7 @@ export const frequencySketch = {
     if (release) throw withNoise(mechanism, "leave out epsilon");
     const signs = mechanism === "count-sketch" ? 2 : 1;
     const p = primeAbove(terms, signs * maxDevices(terms) * question.contribution);
-    const rows = whole(question.rows, "rows", 1, 63);
-    return { p, length: rows * whole(width, "width", 2, 2 ** 27) };
+    return { p, length: question.rows * width };
   },
   async encode(plan, held) {
     const { mechanism, question, width, seed } = plan;

@@ -6,7 +6,7 @@ import { MalformedError } from "../errors.js";
 import { bitLength, packedBytes } from "../field.js";
 import { divide, halves, range, toFloat } from "../hashing.js";
 import { messageBytes } from "../message.js";
-import { firstTrue, largestCommittee, maxDevices, number, primeAbove, whole } from "../moduli.js";
+import { checked, firstTrue, largestCommittee, maxDevices, primeAbove } from "../moduli.js";
 import { cellFormat, makeTable, sample, tableLength } from "./table.js";
 
 // Of thinned counts: the first bit of a coin in a random word, and its bits.
@@ -25,7 +25,7 @@ function countersOf({ counter_groups: groups }) {
   let start = 0;
   for (const { counters, items } of groups) {
     for (const name of items) {
-      rows.set(name, { row: rows.size, start, counters: whole(counters, "counters", 1, 4096) });
+      rows.set(name, { row: rows.size, start, counters });
       start += counters;
     }
   }
@@ -77,20 +77,18 @@ export const tracked = {
   faults: historyFaults,
   shape(plan) {
     const { question, terms, prime: p, counter_classes: classes, string_pieces: pieces } = plan;
-    const cells = whole(plan.cells, "cells", 1, 3 * 2 ** 22);
-    const thinned = classes.length + whole(plan.table_classes, "table_classes", 1, 2 ** 16);
-    number(plan.t, "t", 1, 1e15);
-    whole(plan.max_value, "max_value", 1, whole(p, "prime", 3, 2 ** 26) - 1);
+    const thinned = classes.length + checked(plan.table_classes, "table_classes", 1, 2 ** 16);
+    checked(plan.max_value, "max_value", 1, p - 1);
     if (primeAbove(terms, p - 1) !== p) throw new MalformedError(`${p} is no prime for this sum`);
     const counters = [...countersOf(plan).values()].reduce((sum, each) => sum + each.counters, 0);
-    const sizes = classes.map((/** @type {any} */ size) => whole(size, "a class", 1, counters));
-    if (sizes.reduce((/** @type {number} */ a, /** @type {number} */ b) => a + b, 0) !== counters) {
+    const sum = classes.reduce((/** @type {number} */ all, /** @type {number} */ n) => all + n, 0);
+    if (sum !== counters) {
       throw new MalformedError(`counter_classes of ${counters} counters expected`);
     }
-    const evidence = Math.floor(15 * 2 ** (whole(question.hash_bits, "hash_bits", 0, 24) - 4));
-    const cell = cellFormat(p, domainOf(question.domain), cells, evidence);
+    const evidence = Math.floor(15 * 2 ** (question.hash_bits - 4));
+    const cell = cellFormat(p, domainOf(question.domain), plan.cells, evidence);
     const strings = pieceFormat(plan).size * pieces.length;
-    const length = counters + strings + tableLength(cell, cells) + LEVELS.length * thinned;
+    const length = counters + strings + tableLength(cell, plan.cells) + LEVELS.length * thinned;
     return { p, length, cell };
   },
   async encode(plan, held, chance) {
@@ -159,8 +157,7 @@ function historyFaults(plan) {
   const faults = round === 1 && groups.length ? ["tracks items in the first round"] : [];
   if (!pieces.length) return faults;
   if (!domain.key_bits) return [...faults, "fetches strings of a domain without hashes"];
-  const last = Math.max(...pieces.map((/** @type {Piece} */ each) =>
-    whole(each.piece, "piece", 0, 1365)));
+  const last = Math.max(...pieces.map((/** @type {Piece} */ each) => each.piece));
   const isBeyond = last * NUMBER_BYTES * pieceFormat(plan).numbers >= domain.max_bytes;
   const heavy = Math.floor((rounds * maxDevices(terms) * contribution) / threshold);
   const manyStrings = `fetches ${pieces.length} strings, and ${heavy} items can be heavy`;
