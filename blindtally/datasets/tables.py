@@ -278,14 +278,14 @@ def _parquet_rows(path: Path, parquet: Any, header: list[str], columns: Columns)
 
 
 def _values(path: Path, column: Any, first_line: int) -> list[object]:  # noqa: ANN401 - pyarrow has no types
-    """Return the values of a column, whose texts may not be UTF-8."""
-    with suppress(ValueError):
+    """Return the values of a column, whose texts may not be UTF-8 and whose times may be far off."""
+    with suppress(ValueError, OverflowError, LookupError):
         values: list[object] = column.to_pylist()
         return values
     for line, cell in enumerate(column, first_line):
         try:
             cell.as_py()
-        except ValueError as error:
+        except (ValueError, OverflowError, LookupError) as error:
             raise DataError(path, f"has a value that cannot be read: {error}", line) from None
     raise AssertionError("a column has a fault, and none of its cells has one")
 

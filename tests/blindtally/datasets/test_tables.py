@@ -98,6 +98,14 @@ def test_a_text_of_parquet_that_is_not_utf8_is_named_with_its_row(
         read(file.getvalue())
 
 
+def test_a_time_of_parquet_that_python_cannot_hold_is_named_with_its_row(read: Read) -> None:
+    for times in (pa.array([3, 2**62], pa.timestamp("us")), pa.array([3, 2**62], pa.duration("s"))):
+        file = BytesIO()
+        parquet.write_table(pa.table({"user": pa.array(["u", "v"]), "item": times}), file)
+        with pytest.raises(DataError, match="line 2: has a value that cannot be read"):
+            read(file.getvalue())
+
+
 def test_whole_decimals_are_the_numbers_that_they_stand_for(read: Read) -> None:
     """Decimals of Parquet have no separators of thousands."""
     file = BytesIO()
