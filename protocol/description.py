@@ -145,7 +145,7 @@ CONTRIBUTION: Final = FormField(
 )
 MESSAGE_BYTES: Final = FormField(
     "question.message_bytes", "Bytes per device", "10000",
-    hint="Most bytes that a device sends in a round.",
+    hint="Largest message of a device: its numbers, and its key shares.",
 )  # fmt: skip
 EPSILON: Final = FormField(
     "question.epsilon", "Epsilon", "1", "number", "Privacy loss of all rounds."

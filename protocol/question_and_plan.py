@@ -282,7 +282,7 @@ class Question(PublicModel):
 class SumQuestion(Question):
     """Question that is answered by secure sums.
 
-    `message_bytes` are the most that a device sends in a round (`round_sizes.message_bytes`).
+    `message_bytes` bound a device's message of a round (`round_sizes.message_bytes`).
     """
 
     # Whether later rounds fetch the strings behind the keys of a hashed domain.

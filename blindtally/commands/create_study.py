@@ -93,8 +93,8 @@ def create_study(
         Option(
             parser=parse_size,
             metavar="NUMBER|auto",
-            help="Most bytes that a device sends in a round. With auto, a simulation chooses those "
-            "of tracked.",
+            help="Largest message of a device in a round: its vector and key shares. With auto, a "
+            "simulation chooses it for tracked.",
             show_default="auto for tracked, else the fewest",
         ),
     ] = None,

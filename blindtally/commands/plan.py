@@ -70,8 +70,8 @@ def plan_sum(
         int | None,
         Option(
             min=1,
-            help="Most bytes that a device sends in a round; or --words with its largest vector in "
-            "words of 16 bits, as in the papers.",
+            help="Largest message of a device: vector and key shares; or --words with its vector "
+            "in words of 16 bits, as in the papers.",
             show_default=False,
         ),
     ] = None,

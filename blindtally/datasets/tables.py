@@ -278,7 +278,7 @@ def _parquet_rows(path: Path, parquet: Any, header: list[str], columns: Columns)
 
 
 def _values(path: Path, column: Any, first_line: int) -> list[object]:  # noqa: ANN401 - pyarrow has no types
-    """Return the values of a column, whose texts may not be UTF-8 and whose times may be far off."""
+    """Return the values of a column, whose texts may not be UTF-8, and its times far off."""
     with suppress(ValueError, OverflowError, LookupError):
         values: list[object] = column.to_pylist()
         return values

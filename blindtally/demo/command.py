@@ -66,7 +66,7 @@ def demo(
         int | None,
         Option(
             min=1,
-            help="Most bytes that a device sends in a round: its vector and shares of its keys.",
+            help="Largest message of a device in a round: its vector and key shares.",
             show_default="by size",
         ),
     ] = None,

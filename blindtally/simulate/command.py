@@ -149,6 +149,7 @@ def simulate(
         raise exit_with_error(f"a simulation of {mechanism} takes no {', '.join(unknown)}")
     try:
         fields, scenario = parse_settings(sets or [], chosen)
+        _refuse_twice(fields, given | ({} if words is None else {"message_bytes": words}))
         count, dask = _parse_workers(workers)
         request = SimulationRequest(
             mechanism=chosen,
@@ -194,6 +195,12 @@ def run(request: "SimulationRequest") -> "SimulationResult":
     result = result_of(request, dataset, simulate_study(request, dataset))
     result.document["reading"] = report.as_json()
     return result
+
+
+def _refuse_twice(fields: Mapping[str, object], options: Mapping[str, object]) -> None:
+    for name in fields.keys() & options.keys():
+        option = "words" if name == "message_bytes" else name
+        raise ValueError(f"--{option} and --set {name} contradict each other: leave out one")
 
 
 def _parse_workers(text: str) -> tuple[int, str | None]:

@@ -121,7 +121,8 @@ class SplitCounters(GroupedItems[SplitGroup]):
             counts[part] = read.counts
             if read.squared_errors is not None:
                 errors[part] = read.squared_errors
-        variances = np.bincount(of_item, errors, len(self.items)).astype(np.float64)
+        # Counters of one item change together, so that their errors add up, not the squares.
+        variances = np.bincount(of_item, np.sqrt(errors), len(self.items)) ** 2
         summed = np.bincount(of_item, counts, len(self.items)).astype(np.int64)
         return CounterReading(summed, np.ceil(np.sqrt(variances)).astype(np.int64), variances)
 

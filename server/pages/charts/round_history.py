@@ -22,7 +22,7 @@ class RoundSize:
     Attributes:
         nbytes: bytes of a vector or report.
         capacity: number of keys that a table can hold, None if there is no table.
-        sent_bytes: bytes that a device sends in a full cohort.
+        sent_bytes: bytes of a device's message in a full cohort (`round_sizes.message_bytes`).
         fetched_strings: number of strings of which the round fetches pieces.
     """
 

@@ -69,7 +69,7 @@ def _capacity_chart(study: StudyView, rounds: _Rounds, sizes: _Sizes) -> Chart |
 
 def _size_chart(study: StudyView, rounds: _Rounds, sizes: _Sizes) -> Chart:
     sent = [float(sizes[summary.number].sent_bytes) for summary in rounds]
-    series = [Series("sent by each device", sent)]
+    series = [Series("message of each device", sent)]
     if (most := getattr(study.question, "message_bytes", None)) is not None:
         series.append(Series("limit of the question", [most] * len(sent), "bound"))
     return Chart(

@@ -97,7 +97,7 @@ def _cost_lines(plan: AnyPlan, sent_bytes: int) -> Iterator[AdviceLine]:
     note = f"its {'report' if is_reporting else 'table and shares of keys'}, once in a round"
     if plan.terms.is_one_shot:
         note = "the one message of a round, with shares of all members"
-    yield AdviceLine("A device sends", nbytes(sent_bytes), note)
+    yield AdviceLine("Message of a device", nbytes(sent_bytes), note)
     in_round = plan.terms.max_devices
     needed = in_round if plan.question.asks_every_round else in_round * plan.rounds
     asked = "all in each round" if plan.question.asks_every_round else "each takes part once"

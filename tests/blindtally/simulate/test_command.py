@@ -79,6 +79,15 @@ def test_a_study_stops_at_its_goal_and_states_the_expectations(words: Path, tmp_
     assert "not reached" in result.stdout
 
 
+@pytest.mark.parametrize(("option", "field"), [("words", "message_bytes"), ("threshold",) * 2])
+def test_an_option_is_refused_that_a_field_contradicts(
+    words: Path, option: str, field: str
+) -> None:
+    result = simulate("--data", words, f"--{option}", 100, "--set", f"{field}=9000")
+    assert result.exit_code == 2
+    assert f"--{option} and --set {field} contradict each other" in " ".join(result.output.split())
+
+
 def test_a_goal_is_refused_where_it_cannot_be_checked(words: Path) -> None:
     for mechanism, reason in (
         ("count-sketch", "count-sketch does not estimate the precision and recall"),

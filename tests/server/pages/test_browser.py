@@ -175,7 +175,7 @@ def check_faults(page: Page) -> None:
     rounds.fill(valid)
     expect(marked).to_be_empty()
     expect(page.get_by_role("alert")).to_have_count(0)
-    expect(page.get_by_text("A device sends", exact=True)).to_be_visible()
+    expect(page.get_by_text("Message of a device", exact=True)).to_be_visible()
     minimum, maximum = (
         page.get_by_label(f"Devices in a cohort, at {end}") for end in ("least", "most")
     )
@@ -188,7 +188,7 @@ def check_faults(page: Page) -> None:
     expect(page.locator("#f-terms-minimum-fault")).to_be_empty()
     minimum.fill(small)
     maximum.fill(large)
-    expect(page.get_by_text("A device sends", exact=True)).to_be_visible()
+    expect(page.get_by_text("Message of a device", exact=True)).to_be_visible()
     size = page.viewport_size
     page.set_viewport_size({"width": 390, "height": 844})
     tops = [each.bounding_box() for each in (rounds, page.locator("#preview"), button)]
@@ -250,7 +250,7 @@ def test_a_study_is_created_watched_live_and_read(browser: Browser, tmp_path: Pa
         page.get_by_role("radio", name="Common items, plans reveal none").click()
         expect(page.get_by_label("Bytes per device")).to_have_value("20000")
         fill(page)
-        expect(page.get_by_text("A device sends", exact=True)).to_be_visible()
+        expect(page.get_by_text("Message of a device", exact=True)).to_be_visible()
         check_faults(page)
         page.get_by_role("button", name="Create study").click()
         expect(page.get_by_role("heading", name="words <i>live</i>")).to_be_visible()

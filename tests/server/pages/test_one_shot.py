@@ -62,8 +62,8 @@ async def test_a_round_shows_its_phases_and_the_messages_of_each(served: Served)
     ]
     assert "operators signed the set of messages" in page
     sent = nbytes(upload_bytes(view.plan))
-    assert f"<dt>A device sends</dt><dd>{sent}</dd>" in page
-    assert f'data-label="A device sends">{sent}<' in await page_of(served, f"/studies/{study}")
+    assert f"<dt>Message of a device</dt><dd>{sent}</dd>" in page
+    assert f'data-label="Message of a device">{sent}<' in await page_of(served, f"/studies/{study}")
     assert "shares of the table for the committee" in page
     assert "checked no shares" not in page
 

@@ -18,7 +18,7 @@ async def preview(served: Served, kind: str, **changes: str) -> str:
 async def test_a_preview_shows_the_bytes_that_a_device_sends(served: Served) -> None:
     for kind in QUESTION_FORMS:
         text = await preview(served, kind)
-        assert "A device sends" in text
+        assert "Message of a device" in text
         has_command = "blindtally plan --devices 200" in text
         assert has_command == (kind in ("tracked", "adaptive-iblt"))
 
@@ -40,7 +40,7 @@ async def test_a_preview_shows_what_one_lying_device_can_spoil(served: Served) -
 
 async def test_a_preview_of_a_one_shot_sum_has_the_bytes_of_its_message(served: Served) -> None:
     text = await preview(served, "tracked", **COMMITTEE)
-    (size,) = re.findall(r"A device sends.*?([\d.]+) kB", text, re.DOTALL)
+    (size,) = re.findall(r"Message of a device.*?([\d.]+) kB", text, re.DOTALL)
     assert 9.8 < float(size) <= 10  # of the 10 kB that the form allows
     assert re.search("Colluders tolerated.*?1.*?of 7 members", text, re.DOTALL)
     assert "Shares of a device" not in text

@@ -87,6 +87,19 @@ def test_six_errors_reach_a_count_that_is_off_by_whole_windows(windows: int, ite
         assert (np.abs(read.counts - counts) <= 6 * np.sqrt(read.variances)).all()
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_six_errors_reach_an_item_whose_many_counters_rise_together(seed: int) -> None:
+    counters, expected = counters_of(521, 2e4 / np.arange(1, 41))
+    rng, top = np.random.default_rng(seed), int(expected.argmax())
+    for _ in range(12):
+        counts = rng.poisson(expected)
+        counts[top] = rng.poisson(expected[top] * rng.uniform(11, 16))
+        read = counters.decode(
+            counters.encode(counts, seeded_words(rng)), expected, np.sqrt(expected)
+        )
+        assert (abs(read.counts - counts) <= 6 * np.sqrt(read.variances)).all()
+
+
 def test_all_items_may_be_gone_or_come_up() -> None:
     counters, expected = counters_of(521)
     for factor in (0.0, 0.3, 2.0, 3.0, 6.0):
