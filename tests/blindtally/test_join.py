@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from blindtally.cli import app
 from blindtally.demo import join
 from blindtally.demo.own_file import Trial
+from blindtally.fleet_run.answer_sentence import answer_sentences
 from blindtally.fleet_run.fleet_setup import SEATS_FOR_PEOPLE, WAIT_FOR_PEOPLE_SECONDS
 from blindtally.fleet_run.study_run import _verify_sums
 from blindtally.join_listener import JOIN_VARIABLE, JoinListener
@@ -48,6 +49,11 @@ def test_a_sum_with_vectors_of_people_is_not_compared_and_one_with_more_is_wrong
     assert played.others_in_sum == 2
     assert _verify_sums(study, played, seats=2) is None
     assert _verify_sums(study, played, seats=1) is not None
+    result: Any = SimpleNamespace(participants=5, exact=None)
+    sentences = [*answer_sentences(study, [], [result])]
+    assert sentences == [
+        "The server saw one sum, of 5 devices; it could not see what any one device holds."
+    ]
 
 
 def test_the_certificate_is_private_and_the_token_reaches_the_service_by_the_environment(
