@@ -30,6 +30,7 @@ from blindtally.console.environment import unknown_variables
 from blindtally.console.errors import exit_with_error, setting_faults
 from blindtally.console.output_files import warn_of_readers
 from blindtally.console.terminal import print_line
+from blindtally.join_listener import JoinListener
 from client.extras_installation import install_command, slower_reader
 from client.http_environment import proxy_of, tls_context
 from client.process_files import PARENT_VARIABLE, raise_open_file_limit
@@ -288,6 +289,8 @@ class _AnnouncingServer(uvicorn.Server):
             host, port = sockets[0].getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
             scheme = "https" if self.config.is_ssl else "http"
+            if join := JoinListener.of_environment():
+                await join.listen(self, self._app)
             gc.freeze()  # modules and routes stay: looking for garbage in them takes 0.1 s
             text = f"blindtally serves {scheme}://{shown}:{port}"
             if logs.are_json():

@@ -25,6 +25,8 @@ class DescribedMechanism(ABC, Generic[Q, P]):
     description: Description
     question_type: type[Q]
     plan_type: type[P]
+    # Devices in JavaScript encode its vectors, too (`js/src/encode.js`).
+    is_in_javascript: bool = False
 
     def answer_kind(self, question: Q) -> AnswerKind:
         """Return the kind of the answers to `question`."""

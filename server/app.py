@@ -29,7 +29,7 @@ from server.api.openapi import openapi_document
 from server.http.request_layer import RequestLayer
 from server.pages import changes as change_pages
 from server.pages import help as help_page
-from server.pages import login, operations, rendering, shared
+from server.pages import join, login, operations, rendering, shared
 from server.pages import rounds as round_pages
 from server.pages import studies as study_pages
 from server.pages.charts.round_history import RoundSizes
@@ -108,6 +108,7 @@ def create_app(
         preview,
         study_pages,
         shared,
+        join,
         change_pages,
         round_pages,
         operations,

@@ -59,4 +59,5 @@ class Principal:
         return self.name if is_named else f"key {self.name}"
 
 
+VISITOR: Final = Principal("visitor", frozenset())  # of a page that everybody may read
 ANONYMOUS: Final = Principal("anonymous", frozenset(Permission))  # for every request, if open

@@ -46,6 +46,14 @@ SumOption: TypeAlias = Annotated[
 OutOption: TypeAlias = Annotated[
     Path | None, Option(help="Folder for the results.", show_default="by the clock")
 ]
+JoinOption: TypeAlias = Annotated[
+    bool,
+    Option(
+        "--join",
+        help="Show a link and a QR code by which phones in this network take part in the one "
+        "round, which waits for them. Needs --sum one-shot.",
+    ),
+]
 ExitOption: TypeAlias = Annotated[
     bool, Option("--exit", help="End with the answer, although a terminal keeps the page.")
 ]
@@ -53,7 +61,10 @@ ExitOption: TypeAlias = Annotated[
 
 def demo(
     devices: Annotated[int, Option(min=3, help="Number of devices in a round.")] = DEFAULT_DEVICES,
-    rounds: Annotated[int, Option(min=1, help="Number of rounds.")] = DEFAULT_ROUNDS,
+    rounds: Annotated[
+        int | None,
+        Option(min=1, help="Number of rounds.", show_default=f"{DEFAULT_ROUNDS}, with --join 1"),
+    ] = None,
     dropout: Annotated[
         float, Option(min=0, max=0.4, help="Fraction of devices that drop out of a round.")
     ] = DEFAULT_DROPOUT,
@@ -71,6 +82,7 @@ def demo(
         ),
     ] = None,
     kind: SumOption = "pairwise",
+    join: JoinOption = False,
     json_path: JsonOption = None,
     out: OutOption = None,
     leaves: ExitOption = False,
@@ -84,14 +96,20 @@ def demo(
     Example:
       blindtally demo
       blindtally demo --devices 60 --rounds 3 --out trial --json trial.json --exit
+      blindtally demo --sum one-shot --join
     """
+    rounds = rounds or (1 if join else DEFAULT_ROUNDS)
     settings = _as_json(locals())
+    _check_join(join, kind)
 
     def setup() -> "FleetSetup":
-        from random import SystemRandom
-
-        from blindtally.fleet_run.fleet_setup import DataFile, build_setup, new_operators
-        from secagg.keys import Identity
+        from blindtally.fleet_run.fleet_setup import (
+            SEATS_FOR_PEOPLE,
+            DataFile,
+            build_setup,
+            new_operators,
+            new_registrar,
+        )
 
         return build_setup(
             DataFile(),
@@ -102,11 +120,12 @@ def demo(
             threshold=threshold,
             contribution=contribution,
             message_bytes=message_bytes,
-            registrar=Identity.generate(SystemRandom()),
+            registrar=None if join else new_registrar(),
             operators=new_operators(kind),
+            seats=SEATS_FOR_PEOPLE if join else 0,
         )
 
-    _run("demo", setup, settings, out, json_path, leaves=leaves)
+    _run("demo", setup, settings, out, json_path, leaves=leaves, join=join)
 
 
 def try_file(
@@ -134,6 +153,7 @@ def try_file(
         ),
     ] = None,
     kind: SumOption = "pairwise",
+    join: JoinOption = False,
     seed: SeedOption = 4,
     json_path: JsonOption = None,
     out: OutOption = None,
@@ -150,6 +170,7 @@ def try_file(
       blindtally try my.csv --column product --epsilon 1 --sum one-shot
     """
     settings = _as_json(locals())
+    _check_join(join, kind, epsilon)
 
     from blindtally.datasets.file_formats import bundled_datasets
 
@@ -166,10 +187,20 @@ def try_file(
             threshold=threshold,
             epsilon=epsilon,
             kind=kind,
+            join=join,
             seed=seed,
         ).setup()
 
-    _run("try", setup, settings, out, json_path, leaves=leaves)
+    _run("try", setup, settings, out, json_path, leaves=leaves, join=join)
+
+
+def _check_join(join: bool, kind: str, epsilon: float | None = None) -> None:
+    """Refuse a study whose messages a browser cannot make."""
+    if join and (kind != "one-shot" or epsilon is not None):
+        raise exit_with_error(
+            "--join needs exact sums of one message from each device: add --sum one-shot, and "
+            "leave out --epsilon"
+        )
 
 
 def _as_json(options: dict[str, Any]) -> dict[str, Any]:
@@ -184,6 +215,7 @@ def _run(
     json_path: str | None,
     *,
     leaves: bool,
+    join: bool,
 ) -> None:
     """Run the study of `make_setup` on a server, which starts while the rest is imported."""
     # The server, another process, needs it: better to fail before that process starts.
@@ -206,7 +238,12 @@ def _run(
                 raise exit_with_error(error) from None
             if any(folder.iterdir()):
                 raise exit_with_error(f"{folder} is not empty: name another folder with --out")
-        service = ServerProcess(folder, is_open=True)
+        listener = None
+        if join:
+            from blindtally.demo.join import make_listener
+
+            listener = make_listener(Path(temporary))
+        service = ServerProcess(folder, is_open=True, join=listener)
         console.print(f"Starting a server: {service.url}/ shows the study in some seconds.")
         with service.handling_signals():
             try:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from random import Random, SystemRandom
+from random import Random
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +28,7 @@ from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.guesses import guess_dataset
 from blindtally.datasets.reader import Dataset
 from blindtally.fleet_run.fleet_setup import (
+    SEATS_FOR_PEOPLE,
     TIMEOUTS,
     FleetSetup,
     bytes_for_table,
@@ -35,7 +36,9 @@ from blindtally.fleet_run.fleet_setup import (
     default_threshold,
     fleet_terms,
     new_operators,
+    new_registrar,
     question_about,
+    waiting_for_people,
 )
 from blindtally.planning.recommended_size import choose_size
 from client.fleet.config_and_results import FleetConfig
@@ -47,7 +50,6 @@ from protocol.domains.strings import Utf8
 from protocol.mechanisms.registry import MECHANISMS, mechanism_of, parse_question
 from protocol.printable import printable
 from protocol.question_and_plan import SumKind, Terms
-from secagg.keys import Identity
 
 MIN_USERS: Final = 20  # a smaller sum hides a device among few others
 MAX_USERS: Final = 300  # on a small machine they take half a minute
@@ -81,6 +83,7 @@ class Trial:
     threshold: float | None = None
     epsilon: float | None = None
     kind: SumKind = "pairwise"
+    join: bool = False  # people, whom no registrar knows, may take part in the one round
     seed: int = 4
 
     def setup(self) -> FleetSetup:
@@ -100,14 +103,15 @@ class Trial:
         shown = printable(" ".join(column.split()))[:MAX_NAME]
         fields = self._fields(dataset, column, users)
         is_open = isinstance(fields["domain"], Hashed | Utf8)  # an analyst cannot list the texts
-        rounds = min(MAX_ROUNDS, users // MIN_USERS) if is_open else 1
-        registrar, operators = Identity.generate(SystemRandom()), new_operators(self.kind)
+        rounds = min(MAX_ROUNDS, users // MIN_USERS) if is_open and not self.join else 1
+        registrar = None if self.join else new_registrar()
+        operators, seats = new_operators(self.kind), SEATS_FOR_PEOPLE if self.join else 0
         config = FleetConfig(
             users // rounds, seed=self.seed, registrar=registrar, operators=operators
         )
         # No device drops out, so that a round waits for nearly all of them.
         minimum = math.ceil(MIN_SHARE * config.devices)
-        terms = fleet_terms(config).model_copy(update={"minimum": minimum})
+        terms = fleet_terms(config, seats=seats).model_copy(update={"minimum": minimum})
         question = parse_question(fields | _chosen_fields(fields, terms, rounds))
         setup = checked_setup(question, terms, rounds, config, dataset, report)
         mechanism = mechanism_of(question)
@@ -122,7 +126,7 @@ class Trial:
             AnswerKind.DISTRIBUTION: f"What is the median {shown} of {users:,} devices?",
         }.get(kind, question_about(f"values of {shown}", question.threshold, users))
         timeouts = TIMEOUTS.model_copy(update={"idle": IDLE_SECONDS})
-        return replace(setup, timeouts=timeouts, name=name)
+        return waiting_for_people(replace(setup, timeouts=timeouts, name=name), seats)
 
     def _fields(self, dataset: Dataset, column: str, users: int) -> dict[str, Any]:
         """Return the fields of the question that follow from the items of the column."""

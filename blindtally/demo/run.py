@@ -93,12 +93,22 @@ class DemoRun:
         url = self.service.url
         self.console.print(f"Question: {setup.name}")
         self.console.print(f"The study's page: {study_url(url, study.id)}", soft_wrap=True)
+        if self.service.join is not None:
+            from blindtally.demo.join import print_invitation  # noqa: PLC0415 - it needs segno
+
+            print_invitation(self.console, self.service.join.url(study.id))
         with (
             Screen(self.console, setup.rounds) as screen,
             open_shard_pool(min(_MAX_WORKERS, usable_processors()), None) as workers,
         ):
             observers = StudyObservers(screen.show_step, screen.show_round, self.service.check)
             played, rounds = run_fleet(url, study, setup, observers, workers)
+        if setup.seats:
+            people = sum(each.others_in_sum for each in played)
+            self.console.print(
+                f"Devices of people in the sum: {people}. True counts are those of the simulated "
+                "devices; nobody else knows what people sent, so a sum with theirs is not compared."
+            )
         rows = study.heavy_hitters()
         return summarize_study(
             study.refresh(),

@@ -15,6 +15,7 @@ from urllib.parse import quote
 import httpx
 
 from blindtally.commands.credentials_and_audit import create_first_credentials
+from blindtally.join_listener import JoinListener
 from client.process_files import PARENT_VARIABLE
 from secagg.errors import PortableError
 
@@ -45,11 +46,19 @@ class ServerProcess:
     """A server on a port of this machine, with its database and log in `folder`.
 
     Unless the server `is_open`, it admits analysts by `key` and devices by `token`, both created
-    at its start. Within `handling_signals`, `check` raises after a signal such as SIGTERM.
+    at its start. An open one may also listen for browsers of other machines, by `join`. Within
+    `handling_signals`, `check` raises after a signal such as SIGTERM.
     """
 
-    def __init__(self, folder: Path, port: int = 0, *, is_open: bool = False) -> None:
-        self.is_open = is_open
+    def __init__(
+        self,
+        folder: Path,
+        port: int = 0,
+        *,
+        is_open: bool = False,
+        join: JoinListener | None = None,
+    ) -> None:
+        self.is_open, self.join = is_open, join
         self.key: str | None = None
         self.token: str | None = None
         self.database = folder / "blindtally.db"
@@ -92,7 +101,11 @@ class ServerProcess:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own program
                 command,
-                env={**os.environ, PARENT_VARIABLE: "1"},
+                env={
+                    **os.environ,
+                    PARENT_VARIABLE: "1",
+                    **(self.join.as_environment() if self.join else {}),
+                },
                 stdin=subprocess.PIPE,  # closed when this process ends, however it ends
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -187,8 +200,8 @@ class ServerProcess:
         return error
 
 
-def free_port() -> int:
+def free_port(host: str = "127.0.0.1") -> int:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((host, 0))
         port: int = probe.getsockname()[1]
         return port

@@ -19,7 +19,8 @@ def answer_sentences(
     """
     question = study.view.question
     kind = mechanism_of(question).answer_kind(question)
-    sums = [each.participants for each in rounds if each.exact]
+    # A sum with vectors of people is not compared, so it is neither exact nor false.
+    sums = [each.participants for each in rounds if each.exact is not False]
     devices = sum(sums)
     if not sums:
         yield "There is no answer, because no round has a sum."

@@ -64,6 +64,9 @@ DEFAULT_MIN_COHORT: Final = 20  # devices in a sum
 _SEAT_MARGIN_DEVIATIONS: Final = 4  # seats above the mean number of devices that join by coins
 _MIN_DEVICES_PER_PROCESS: Final = 50
 _MAX_PROCESSES: Final = 8  # by default, some 200 MB each
+# A round has seats for people beside the simulated devices, and waits until they are taken.
+SEATS_FOR_PEOPLE: Final = 20
+WAIT_FOR_PEOPLE_SECONDS: Final = 180.0
 DROPOUT_MARGIN: Final = 0.1  # dropouts in addition to those that the demo causes
 
 
@@ -83,7 +86,7 @@ class DataFile:
 class FleetSetup:
     """The question, its terms and goal, the fleet of devices with their items, and their source.
 
-    The study's `name` is the question in words.
+    The study's `name` is the question in words. A round has `seats` for devices of others.
     """
 
     question: AnyQuestion
@@ -95,6 +98,7 @@ class FleetSetup:
     reading: ReadingReport
     stop_at: QualityGoal | None = None
     name: str = "demo"
+    seats: int = 0
 
 
 def build_setup(
@@ -110,13 +114,14 @@ def build_setup(
     registrar: Identity | None = None,
     operators: tuple[Identity, ...] = (),
     members: Sequence[str] = (),
+    seats: int = 0,
     preset: Mapping[str, Any] = MappingProxyType({}),
 ) -> FleetSetup:
     """Return the study that the options describe, its devices enrolled by `registrar` if given.
 
     With `operators` its sums are one-shot sums, and the fleet also runs the operators. With the
-    public keys `members` they are one-shot sums, which other processes open. A `preset` has other
-    fields of the question.
+    public keys `members` they are one-shot sums, which other processes open. A round waits for
+    people if it has `seats` for them. A `preset` has other fields of the question.
 
     Raises:
         ValueError: if the data cannot be read or has too few devices, or no such study can exist.
@@ -124,7 +129,7 @@ def build_setup(
     population, report = data.read()
     domain = DOMAIN_NAME_ALPHABET if data.path is None else smallest_domain(population.items)
     config = FleetConfig(devices, dropout, seed, registrar=registrar, operators=operators)
-    terms = fleet_terms(config, members)
+    terms = fleet_terms(config, members, seats)
     fields = {
         "mechanism": DEFAULT_MECHANISM,
         "threshold": threshold or default_threshold(devices * rounds),
@@ -138,7 +143,16 @@ def build_setup(
     question = parse_question(fields)
     setup = checked_setup(question, terms, rounds, config, population, report)
     items = "web domains" if data.path is None else "items"
-    return replace(setup, name=question_about(items, question.threshold, devices * rounds))
+    setup = replace(setup, name=question_about(items, question.threshold, devices * rounds))
+    return waiting_for_people(setup, seats)
+
+
+def waiting_for_people(setup: FleetSetup, seats: int) -> FleetSetup:
+    """Return a setup whose round waits until people have taken the `seats` of its terms."""
+    if not seats:
+        return setup
+    timeouts = setup.timeouts.model_copy(update={"collecting": WAIT_FOR_PEOPLE_SECONDS})
+    return replace(setup, timeouts=timeouts, seats=seats)
 
 
 def question_about(items: str, threshold: float, devices: int) -> str:
@@ -150,13 +164,13 @@ def default_threshold(devices: int) -> float:
     return max(5.0, round(devices * HEAVY_HITTER_SHARE))
 
 
-def fleet_terms(config: FleetConfig, members: Sequence[str] = ()) -> Terms:
+def fleet_terms(config: FleetConfig, members: Sequence[str] = (), seats: int = 0) -> Terms:
     """Return the terms of a round of this fleet, in one cohort; see `build_setup`."""
     committee = _committee_of(config.operators, members)
     # A device that drops out of a one-shot sum sends nothing, so a round does not wait for it.
     lost = round(config.dropout * config.devices) if committee else 0
     return Terms(
-        cohort_size=config.devices - lost,
+        cohort_size=config.devices - lost + seats,
         minimum=max(3, config.devices // 2),
         dropout=max(0.2, config.dropout + DROPOUT_MARGIN),
         registrar=config.registrar.public.hex() if config.registrar else None,
@@ -216,6 +230,11 @@ def new_operators(kind: SumKind) -> tuple[Identity, ...]:
     rng = SystemRandom()
     count = OPERATORS if kind == "one-shot" else 0
     return tuple(Identity.generate(rng) for _ in range(count))
+
+
+def new_registrar() -> Identity:
+    """Return the fresh key of a registrar."""
+    return Identity.generate(SystemRandom())
 
 
 def min_cohort_for(devices: int) -> int:

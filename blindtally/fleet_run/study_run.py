@@ -76,7 +76,7 @@ def run_fleet(
     async def play() -> None:
         async for finished in fleet.run():
             played.append(finished)
-            exact = await asyncio.to_thread(_verify_sums, study, finished)
+            exact = await asyncio.to_thread(_verify_sums, study, finished, setup.seats)
             rounds.append(summarize_round(finished, exact))
             observers.on_round(rounds[-1])
 
@@ -104,12 +104,15 @@ async def _run_until_done(work: Coroutine[None, None, None], observers: StudyObs
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _verify_sums(study: Study, played: FleetRound) -> bool | None:
+def _verify_sums(study: Study, played: FleetRound, seats: int) -> bool | None:
     """Verify every sum of a round that the service shows; return whether there was a sum.
 
-    Return None for reports, which have no sum.
+    Return None for reports, which have no sum, and for a sum with vectors of people, who may take
+    `seats`: nobody else knows their vectors.
     """
     if study.view.question.mechanism in REPORT_MECHANISMS:
+        return None
+    if 0 < played.others_in_sum <= seats:
         return None
     summed = [cohort for cohort in played.view.cohorts if cohort.phase is Phase.SUMMED]
     if study.view.question.discards_sums:

@@ -92,6 +92,12 @@ class FleetRound:
         results = (result for result in self.results if result.cohort == cohort.number)
         return [result for result in results if result.slot in survivors]
 
+    @property
+    def others_in_sum(self) -> int:
+        """Return the number of devices in a one-shot sum that are not of the fleet."""
+        own = sum(result.last_step is DeviceStep.SENT for result in self.results)
+        return max(0, (self.view.participants or 0) - own)
+
     def dropouts_by_phase(self) -> Mapping[Phase, int]:
         missed = missed_phases(self.view.plan.terms.sum)
         present = (EndState.FINISHED, EndState.NOT_INVITED)

@@ -2,5 +2,6 @@
 
 export { JournalError, MalformedError, RefusedError, ServiceError } from "./errors.js";
 export { Journal, browserJournal } from "./journal.js";
+export { encode } from "./encode.js";
 export { Policy, checkPlan } from "./policy.js";
 export { takePart } from "./take_part.js";

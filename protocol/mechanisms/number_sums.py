@@ -194,6 +194,7 @@ class NumberSums(SumMechanism[NumberSumsQuestion, NumberSumsPlan]):
     """Mechanism of exact sums of numbers and their squares."""
 
     name = "number-sums"
+    is_in_javascript = True
     question_type = NumberSumsQuestion
     simulated_words = 2**16
     plan_type = NumberSumsPlan

@@ -176,6 +176,7 @@ class ApproximateHistogram(SumMechanism[ApproximateHistogramQuestion, Approximat
     """Mechanism of sampled tables and a count sketch."""
 
     name = "approximate-histogram"
+    is_in_javascript = True
     question_type = ApproximateHistogramQuestion
     description = Description(
         purpose="how often each heavy item is held",

@@ -28,7 +28,7 @@ from server.db.repositories.access.shared_links import SharedLinkRepository
 from server.errors import ProblemError
 from server.http.request_limits import RateLimit, header
 from server.http.response_headers import prefers
-from server.principals import ANONYMOUS, Permission, Principal
+from server.principals import ANONYMOUS, VISITOR, Permission, Principal
 from server.settings import Pace, Settings
 
 # Of a path as it is received [RFC 3986, section 3.3]; "%" begins an escape.
@@ -42,7 +42,8 @@ _PUBLIC_PATHS: Final = frozenset(
 )
 _ASSET_PREFIX: Final = "/static/"  # public, as the source code is
 SHARED_PREFIX: Final = "/shared/"
-_PAGE_PATHS: Final = re.compile(r"/|/(studies|shared|operations|logout|help)(/.*)?", re.DOTALL)
+JOIN_PREFIX: Final = "/join/"
+_PAGE_PATHS: Final = re.compile(r"/|/(studies|shared|join|operations|logout|help)(/.*)?", re.DOTALL)
 _PROGRAM_PATHS: Final = re.compile(
     r"/(v1|metrics|healthz|readyz|static|openapi\.json)(/.*)?", re.DOTALL
 )
@@ -170,6 +171,9 @@ class Authenticator:
                 raise ProblemError(ProblemType.FORBIDDEN, _OTHER_SITE)
         if scope["path"].startswith(SHARED_PREFIX):
             return await self._reader_of_link(scope)
+        if scope["path"].startswith(JOIN_PREFIX):  # who knows the id of a study may read its page
+            self.count_join(client_address(scope))
+            return VISITOR
         if self.is_open:
             return ANONYMOUS
         secret = _bearer_secret(scope)

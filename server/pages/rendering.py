@@ -28,7 +28,7 @@ from server.http.auth import SHARED_PREFIX
 from server.http.path_prefix import path_prefix
 from server.pages import formatting
 from server.pages.charts.drawing import Chart
-from server.principals import ANONYMOUS, Permission, Principal
+from server.principals import ANONYMOUS, VISITOR, Permission, Principal
 
 CONTENT_SECURITY_POLICY: Final = (
     "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
@@ -48,7 +48,6 @@ MEDIA_TYPES: Final = {
 }
 _IMMUTABLE = "public, max-age=31536000, immutable"
 router = APIRouter(prefix="/static", include_in_schema=False)
-_LOGGED_OUT = Principal("", frozenset())
 _MAX_LOGGED_FAULTS: Final = 1000  # charts whose faults are not logged again
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -56,11 +55,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """A file that pages load; `version` is the beginning of its SHA-256."""
+    """A file that pages load."""
 
     body: bytes
     media_type: str
-    version: str
+    digest: bytes  # SHA-256
+
+    @property
+    def version(self) -> str:
+        return self.digest.hex()[:12]
 
 
 @cache
@@ -70,7 +73,7 @@ def assets() -> Mapping[str, Asset]:
     for file in (Path(__file__).parent / "static").rglob("*"):
         if (media_type := MEDIA_TYPES.get(file.suffix)) is not None:
             body = file.read_bytes()
-            by_name[file.name] = Asset(body, media_type, sha256(body).hexdigest()[:12])
+            by_name[file.name] = Asset(body, media_type, sha256(body).digest())
     return by_name
 
 
@@ -116,7 +119,7 @@ def render(
     **context: Any,  # noqa: ANN401
 ) -> Response:
     """Return a page from `template`; ages and countdowns count from `now`."""
-    caller: Principal = getattr(request.state, "principal", _LOGGED_OUT)
+    caller: Principal = getattr(request.state, "principal", VISITOR)
     text = _TEMPLATES.get_template(template).render(
         layout="partial.html" if is_partial(request) else "page.html",
         path=path_prefix() + request.url.path,

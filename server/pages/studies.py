@@ -43,6 +43,7 @@ from server.pages.charts.round_history import RoundSizes, RoundSizesDep
 from server.pages.charts.segment_figures import segment_figures
 from server.pages.commands import copied_queries, fleet_command
 from server.pages.forms.cloning import can_clone, next_tries, settings
+from server.pages.join import accepts_browsers
 from server.pages.page_requests import page_router, read_form
 from server.pages.privacy_summary import privacy_cost, privacy_summary
 from server.pages.rendering import PAGE_HEADERS, event_context, render, render_svg
@@ -145,6 +146,7 @@ async def study_context(
         "charts": study_charts.round_charts(study, rounds, sizes),
         "unresolved_keys": unresolved_keys(study, sizes.values()) if has_keys else None,
         "privacy": privacy_summary(study, entry),
+        "accepts_browsers": accepts_browsers(study, entry.event),
         "statement": await asyncio.to_thread(study_statement, study, entry),
         "cost": privacy_cost(study),
         "is_reporting": study.question.mechanism in REPORT_MECHANISMS,

@@ -32,9 +32,10 @@ async def keyed(served: Served, *scopes: Permission, days: float | None = None) 
     return showing(await key_of(served, *scopes, days=days))
 
 
-async def study_of(served: Served, headers: dict[str, str]) -> str:
+async def study_of(served: Served, headers: dict[str, str], **changes: Any) -> str:
     """Create a study with a key; return its id."""
-    response = await served.client.post("/v1/studies", json=study_request(), headers=headers)
+    request = study_request(**changes)
+    response = await served.client.post("/v1/studies", json=request, headers=headers)
     assert response.status_code == 201, response.text
     return str(response.json()["id"])
 

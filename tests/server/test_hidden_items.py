@@ -80,6 +80,7 @@ READ = {
 NO_ANSWERS = {
     "messages of devices, members and registrars": (
         "/v1/participants/", "/v1/registrars/", "/v1/members/", "/v1/studies/{study}/rounds/open",
+        "/join/",  # states a round's plan, which devices read
         *(f"/v1/studies/{{study}}/rounds/{{number}}/{each}" for each in (
             "seating", "joiners", "members/", "message-set", "set-signatures", "committee",
             "volunteers",

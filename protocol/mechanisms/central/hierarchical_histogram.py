@@ -148,6 +148,7 @@ class HierarchicalHistogram(
     """Mechanism of the counts of all prefixes in one round."""
 
     name = "hierarchical-histogram"
+    is_in_javascript = True
     question_type = HierarchicalHistogramQuestion
     presets = MappingProxyType({"delta": 1e-6})
     simulated_words = 2**18

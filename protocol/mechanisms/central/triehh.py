@@ -86,6 +86,7 @@ class TrieHh(ReleaseMechanism[TrieHhQuestion, TrieHhPlan]):
     """Mechanism of the strings found level by level."""
 
     name = "triehh"
+    is_in_javascript = True
     question_type = TrieHhQuestion
     presets = MappingProxyType({**ReleaseMechanism.presets, "truncate": True})
     plan_type = TrieHhPlan

@@ -89,6 +89,7 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
     """Counts known items exactly, and finds new ones in a table."""
 
     name = "tracked"
+    is_in_javascript = True
     question_type = TrackedQuestion
     plan_type = TrackedPlan
     is_planned = True

@@ -1,0 +1,103 @@
+"""Link by which phones take part in a demo: its address, its certificate, and its QR code.
+
+WebCrypto exists on secure pages only, so the link is https. No authority signs a certificate for an
+address such as 192.168.1.5; the program signs its own, and phones warn of it.
+"""
+
+import os
+import socket
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from secrets import token_urlsafe
+from typing import Final
+from urllib.parse import urlsplit
+
+import segno
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from blindtally.console.terminal import Terminal
+from blindtally.demo.server_process import free_port
+from blindtally.fleet_run.fleet_setup import SEATS_FOR_PEOPLE, WAIT_FOR_PEOPLE_SECONDS
+from blindtally.join_listener import JoinListener
+from client.process_files import open_private_file
+
+_SOMEWHERE: Final = ("192.0.2.1", 9)  # an address of documentation: nothing is sent to it
+_TOKEN_BYTES: Final = 16
+_VALID: Final = timedelta(days=7)
+_BLOCKS: Final = {(0, 0): " ", (1, 0): "▀", (0, 1): "▄", (1, 1): "█"}  # of two modules, one below
+
+
+def network_address() -> str:
+    """Return the address of this machine in its network, or 127.0.0.1 without a network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_SOMEWHERE)
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
+
+
+def make_listener(folder: Path) -> JoinListener:
+    """Return a listener in this machine's network, with a new token, and a certificate in `folder`.
+
+    The file of the certificate has its key, and only its owner may read it.
+    """
+    host, path = network_address(), folder / "join.pem"
+    with os.fdopen(open_private_file(path, os.O_EXCL), "wb") as file:
+        file.write(_self_signed(host))
+    return JoinListener(host, free_port(host), str(path), token_urlsafe(_TOKEN_BYTES))
+
+
+def _self_signed(host: str) -> bytes:
+    """Return a certificate for an IP address with its key, as PEM."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "blindtally demo")])
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + _VALID)
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address(host))]), False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return private + certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def print_invitation(console: Terminal, url: str) -> None:
+    """Print a link and its QR code, how long the round waits, and what a phone warns of."""
+    console.print("Phones take part by this link:")
+    for line in qr_lines(url):
+        console.print(line, style="black on white", soft_wrap=True)
+    console.print(url, soft_wrap=True)
+    network = "this machine only, which has no network" if _is_alone(url) else "this network"
+    console.print(
+        f"It works in {network}. The round waits for people for {WAIT_FOR_PEOPLE_SECONDS:.0f} "
+        f"seconds, or until {SEATS_FOR_PEOPLE} have taken part.",
+        soft_wrap=True,
+    )
+    console.print(
+        "A phone warns that it does not know the certificate, which this program has made: choose "
+        "the details, and go on. Whoever has the link reaches its page, and nothing else here.",
+        soft_wrap=True,
+    )
+
+
+def _is_alone(url: str) -> bool:
+    return ip_address(urlsplit(url).hostname or "").is_loopback
+
+
+def qr_lines(text: str) -> list[str]:
+    """Return the QR code of a text, with two rows of modules in each line; " " is white."""
+    rows = [[*row] for row in segno.make(text, error="l", micro=False).matrix_iter(border=3)]
+    rows += [[0] * len(rows[0])] * (len(rows) % 2)
+    pairs = zip(rows[::2], rows[1::2], strict=True)
+    return ["".join(_BLOCKS[pair] for pair in zip(*both, strict=True)) for both in pairs]

@@ -1,0 +1,129 @@
+/**
+ * The page of a study on which a person lets this browser take part, after it has asked.
+ *
+ * The journal in IndexedDB decides whether the browser may send. What this page keeps besides, in
+ * localStorage, is only what it shows when it is opened again.
+ */
+import { Policy, browserJournal, encode, takePart } from "./blindtally-device.js";
+
+const WAIT_SECONDS = 30; // for a round that takes devices
+const ONCE = "It sends one message only, so nothing more is sent.";
+const COUNTED = "This browser was counted: the service has accepted its message.";
+const ENDS = {
+  "no round": "No round takes devices at the moment. Nothing was sent: try again later.",
+  over: "The study is over. This browser was not counted.",
+  late: "The round is full or over. This browser was not counted.",
+  "cohort failed": "The round has failed. This browser was not counted, nor was any other.",
+  "in use": "Another tab of this browser takes part at this moment. Close one of them.",
+  rejected: "The service refused the message, so this browser was not counted.",
+  disconnected: "The service did not answer in time.",
+  declined: "This browser refused, and sent nothing.",
+  fault: "Something failed that should not.",
+};
+
+const form = /** @type {HTMLFormElement} */ (document.getElementById("join"));
+const button = form.querySelector("button"); // none where no browser can take part any more
+const status = /** @type {HTMLElement} */ (document.getElementById("status"));
+const { study = "", policy = "{}", closed } = form.dataset;
+const url = new URL("..", location.href).href.replace(/\/$/, "");
+const token = new URLSearchParams(location.hash.slice(1)).get("token") ?? undefined;
+const memory = `blindtally ${url} ${study}`;
+
+/** @param {string} text @param {"" | "fault" | "good"} [kind] of the text: usual, bad or good news */
+function say(text, kind = "") {
+  status.textContent = text;
+  status.className = kind;
+}
+
+/** @returns {string} why this browser cannot take part at all, or "" */
+function whyNot() {
+  if (!isSecureContext || !globalThis.crypto?.subtle) {
+    return "Browsers have keys on secure pages only, so this page works under https (or on the "
+      + "machine of the service itself). Ask for a link that begins with https.";
+  }
+  if (!globalThis.indexedDB || !navigator.locks) {
+    return "This browser keeps no journal for pages, so it could be counted twice. Use a newer one.";
+  }
+  if (closed !== undefined && !token) {
+    return "This service admits invited devices. Open the whole link that you were given: it ends "
+      + "with #token= and the token.";
+  }
+  return "";
+}
+
+/** @returns {string[]} the items that were ticked or typed, each once */
+function enteredItems() {
+  const lines = new FormData(form).getAll("item").flatMap((text) => String(text).split("\n"));
+  return [...new Set(lines.map((line) => line.trim()).filter(Boolean))];
+}
+
+/** @param {any} plan @param {string[]} items @returns {Promise<string[]>} those that it asks not for */
+async function outside(plan, items) {
+  const random = (/** @type {number} */ n) => crypto.getRandomValues(new Uint8Array(n));
+  const leftOut = await Promise.all(
+    items.map(async (item) => (await encode(plan, [item], random)).leftOut > 0),
+  );
+  return items.filter((_, i) => leftOut[i]);
+}
+
+/** @param {string[]} items to send, once the plan of the round takes each of them */
+async function join(items) {
+  say("Waiting for a round that takes devices…");
+  let strange = /** @type {string[]} */ ([]);
+  const consent = async (/** @type {any} */ plan) => {
+    strange = await outside(plan, items);
+    if (!strange.length) say("Sending the message…");
+    return !strange.length;
+  };
+  const limits = new Policy(JSON.parse(policy));
+  const outcome = await takePart(
+    { url, study, items, policy: limits, journal, token, consent, wait: WAIT_SECONDS },
+  );
+  if (strange.length) {
+    say(`Nothing was sent. The study does not ask for: ${strange.slice(0, 5).join(", ")}`, "fault");
+  } else if (outcome.state === "finished") {
+    const rest = outcome.leftOut ? ` ${outcome.leftOut} of your items are not in it.` : "";
+    finish(`${COUNTED} It is in round ${outcome.round}.${rest}`);
+  } else {
+    const reason = outcome.error.replace(/^\w*Error: /, "");
+    say(`${ENDS[/** @type {keyof ENDS} */ (outcome.state)]} (${reason})`, "fault");
+  }
+  return outcome.state;
+}
+
+/** @param {string} text of what happened, which this page shows from now on */
+function finish(text) {
+  localStorage.setItem(memory, text);
+  say(text, "good");
+}
+
+/** Show what this browser has done before; return whether it has taken part. */
+async function hasTakenPart() {
+  const rounds = await journal.rounds(url, study);
+  if (!rounds.length) return false;
+  const unknown = `This browser began to send its message to round ${rounds.at(-1)}, and did not see `
+    + "whether the service accepted it.";
+  say(`${localStorage.getItem(memory) ?? unknown} ${ONCE}`, localStorage.getItem(memory) ? "good" : "");
+  return true;
+}
+
+const journal = browserJournal();
+const reason = button ? whyNot() : "";
+if (reason) say(reason, "fault");
+else if (!(await hasTakenPart()) && button) button.disabled = false;
+
+form.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  if (!button) return;
+  const items = enteredItems();
+  if (!items.length) {
+    say("Choose one at least, or enter one.", "fault");
+    return;
+  }
+  button.disabled = true;
+  try {
+    if ((await join(items)) !== "finished") button.disabled = await hasTakenPart();
+  } catch (error) { // the journal cannot be used
+    say(`Nothing was sent: ${/** @type {Error} */ (error).message}`, "fault");
+  }
+});

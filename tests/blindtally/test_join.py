@@ -1,0 +1,83 @@
+"""The link by which phones take part in a demo or a trial, and the round that waits for them."""
+
+import stat
+from ipaddress import ip_address
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import segno
+from cryptography import x509
+from typer.testing import CliRunner
+
+from blindtally.cli import app
+from blindtally.demo import join
+from blindtally.demo.own_file import Trial
+from blindtally.fleet_run.answer_sentence import answer_sentences
+from blindtally.fleet_run.fleet_setup import SEATS_FOR_PEOPLE, WAIT_FOR_PEOPLE_SECONDS
+from blindtally.fleet_run.study_run import _verify_sums
+from blindtally.join_listener import JOIN_VARIABLE, JoinListener
+from client.device.device import DeviceStep
+from client.fleet.config_and_results import FleetRound
+
+
+def test_a_round_with_seats_for_people_waits_for_them_without_a_registrar(tmp_path: Path) -> None:
+    path = tmp_path / "fruit.csv"
+    path.write_text("user,fruit\n" + "".join(f"u{n},kind {n % 20}\n" for n in range(40)))
+    setup = Trial(path=path, kind="one-shot", join=True).setup()
+    assert setup.rounds == 1
+    assert setup.terms.registrar is None
+    assert setup.terms.cohort_size == 40 + SEATS_FOR_PEOPLE == 40 + setup.seats
+    assert setup.timeouts.collecting == WAIT_FOR_PEOPLE_SECONDS
+
+
+@pytest.mark.parametrize("options", [[], ["--sum", "one-shot", "--epsilon", "1"]])
+def test_studies_that_no_browser_can_join_are_refused(options: list[str]) -> None:
+    run = CliRunner().invoke(app, ["try", "words", "--join", *options])
+    assert run.exit_code == 2
+    assert "add --sum one-shot, and leave out --epsilon" in run.output
+
+
+def test_a_sum_with_vectors_of_people_is_not_compared_and_one_with_more_is_wrong() -> None:
+    sent: Any = SimpleNamespace(last_step=DeviceStep.SENT)
+    study: Any = SimpleNamespace(
+        view=SimpleNamespace(question=SimpleNamespace(mechanism="tracked", discards_sums=True))
+    )
+    view: Any = SimpleNamespace(participants=5, cohorts=())
+    played = FleetRound(view, (sent, sent, sent))
+    assert played.others_in_sum == 2
+    assert _verify_sums(study, played, seats=2) is None
+    assert _verify_sums(study, played, seats=1) is not None
+    result: Any = SimpleNamespace(participants=5, exact=None)
+    sentences = [*answer_sentences(study, [], [result])]
+    assert sentences == [
+        "The server saw one sum, of 5 devices; it could not see what any one device holds."
+    ]
+
+
+def test_the_certificate_is_private_and_the_token_reaches_the_service_by_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(join, "network_address", lambda: "127.0.0.1")
+    listener = join.make_listener(tmp_path)
+    assert listener.url("ab").startswith(f"https://127.0.0.1:{listener.port}/{listener.token}/join")
+    assert len(listener.token) == 22
+    assert listener.token not in repr(listener)
+    file = Path(listener.certificate)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    certificate = x509.load_pem_x509_certificate(file.read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.IPAddress) == [ip_address("127.0.0.1")]
+    assert JoinListener.of_environment() is None
+    monkeypatch.setenv(JOIN_VARIABLE, listener.as_environment()[JOIN_VARIABLE])
+    assert JoinListener.of_environment() == listener
+
+
+def test_the_qr_code_is_that_of_the_library_with_two_rows_in_a_line() -> None:
+    url = "https://192.168.100.200:60000/abcdefghijklmnopqrstuv/join/0123456789abcdef"
+    lines = join.qr_lines(url)
+    rows = [[sign in kinds for sign in line] for line in lines for kinds in ("▀█", "▄█")]
+    code = [[*map(bool, row)] for row in segno.make(url, error="l", micro=False).matrix]
+    assert [row[3:-3] for row in rows[3 : 3 + len(code)]] == code
+    assert not any(map(any, rows[:3] + rows[3 + len(code) :]))
