@@ -42,7 +42,7 @@ fast-tests: $(VENV)/compiled
 SELECTION := $(NO_FUZZER) $(if $(SLOW),--ignore=$(FUZZED),-m "not slow")
 WORKERS := $(if $(SLOW),$$(($$(nproc) + 2)),auto)  # slow tests wait for processes
 test: $(VENV)/dev ## check style, imports, types and run all but the slow tests, in minutes (ARGS="-k graph")
-	@$(CHECKS) lint imports types $(VENV)/compiled $(if $(SLOW),fuzz)
+	@$(CHECKS) lint imports types $(VENV)/compiled $(if $(SLOW),fuzz js)
 	$(PYTEST) --numprocesses $(WORKERS) $(SELECTION) $(ARGS)
 
 test-slow: $(VENV)/compiled ## run what `make test` leaves out, and properties with more examples (ARGS="-k upgrade")

@@ -11,7 +11,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 @pytest.fixture(scope="module")  # its event loop would stop asynchronous tests of other modules
 def browser() -> Iterator[Browser]:
     path = os.environ.get("BLINDTALLY_CHROMIUM") or shutil.which("chromium")
-    assert path is not None, "install Debian's chromium, or name one in BLINDTALLY_CHROMIUM"
+    if path is None:  # CI installs it
+        pytest.skip("NO BROWSER: install Debian's chromium, or name one in BLINDTALLY_CHROMIUM")
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(
             executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"]

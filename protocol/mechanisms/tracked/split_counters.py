@@ -122,9 +122,9 @@ class SplitCounters(GroupedItems[SplitGroup]):
             if read.squared_errors is not None:
                 errors[part] = read.squared_errors
         # Counters of one item change together, so that their errors add up, not the squares.
-        variances = np.bincount(of_item, np.sqrt(errors), len(self.items)) ** 2
+        deviations = np.bincount(of_item, np.sqrt(errors), len(self.items)).astype(np.float64)
         summed = np.bincount(of_item, counts, len(self.items)).astype(np.int64)
-        return CounterReading(summed, np.ceil(np.sqrt(variances)).astype(np.int64), variances)
+        return CounterReading(summed, np.ceil(deviations).astype(np.int64), deviations**2)
 
     @cached_property
     def _shares(self) -> Integers:
