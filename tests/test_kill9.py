@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import SystemRandom
 
-import numpy as np
-
 from blindtally.demo.server_process import ServerProcess
 from blindtally.fleet_run.results import verify_sum
 from client.analyst.analyst import Analyst, Study
@@ -62,8 +60,8 @@ class Half:
         return [task.result() for task in tasks]
 
     async def _device(self, index: int) -> DeviceResult:
-        rng = np.random.default_rng([self.view.number, index])
-        given = make_contribution(QUESTION, {"common": 1, f"of {index % 4}": 2}, rng)
+        held = {"common": 1, f"of {index % 4}": 2}
+        given = make_contribution(QUESTION, held, system_words)
         device = StudyDevice(Identity.generate(SystemRandom()), given, MemoryJournal())
         async with http_client(self.service.url) as http:
             transport = Transport(http)

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from numpy.random import default_rng
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -30,6 +29,7 @@ from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import parse_question
 from protocol.question_and_plan import Terms
+from protocol.randomness import system_words
 from secagg.keys import Identity
 from tests.server.application import ServiceOnPort
 from tests.support.views import study_document
@@ -174,7 +174,7 @@ def test_a_fleet_states_what_its_devices_left_out() -> None:
     fields = {"mechanism": "tracked", "threshold": 5, "contribution": 2, "message_bytes": 13_924}
     question = parse_question(fields | {"domain": {"kind": "utf8", "max_bytes": 3}})
     held = {"a": 4, "\x1blong": 3}
-    entry = SimpleNamespace(contribution=make_contribution(question, held, default_rng(1)))
+    entry = SimpleNamespace(contribution=make_contribution(question, held, system_words))
     played = cast("FleetRound", SimpleNamespace(results=[entry] * 10))
     outside, over = left_out_notes([played], question)
     assert outside == (

@@ -14,6 +14,7 @@ from protocol.domains import Domain
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
+from protocol.randomness import system_words
 
 UNIT = NumericInterval(low=0, high=1, alpha=4, length=10)
 DAYS = NumericInterval(low=-3.5, high=365, alpha=10, length=3)
@@ -102,7 +103,7 @@ def test_anything_but_a_number_of_the_interval_is_outside(item: str) -> None:
 def test_a_device_gives_one_item_for_all_numbers_of_a_cell() -> None:
     question = AdaptiveIbltQuestion(threshold=1, contribution=9, domain=DAYS, message_bytes=3784)
     held = {"12.1": 2, "12.2": 3, "366": 1, "80": 1}
-    given = make_contribution(question, held, np.random.default_rng(1))
+    given = make_contribution(question, held, system_words)
     assert given.histogram == Counter({DAYS.canonical("12.1"): 5, DAYS.canonical("80"): 1})
     assert [(each.reason, each.items) for each in given.left_out] == [
         (LeftOutReason.OUTSIDE_DOMAIN, ("366",))
