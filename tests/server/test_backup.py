@@ -12,7 +12,6 @@ from pathlib import Path
 from random import Random
 
 import httpx
-import numpy as np
 import pytest
 from fastapi import FastAPI
 from sqlalchemy import text
@@ -78,9 +77,7 @@ class Devices:
 
     async def _take_part(self, study: str, index: int) -> EndState:
         rng = Random(index)
-        given = make_contribution(
-            self.view.plan.question, {"ab": 1, "a": 1}, np.random.default_rng(index)
-        )
+        given = make_contribution(self.view.plan.question, {"ab": 1, "a": 1}, system_words)
         device = StudyDevice(Identity.generate(rng), given, MemoryJournal())
         async with httpx.AsyncClient(
             transport=self.line, base_url="http://test/v1", timeout=30
