@@ -1,12 +1,11 @@
 // Times a device's message: `node js/benchmark.mjs`. Returns medians of milliseconds, and bytes.
-import { hex, statement } from "./src/bytes.js";
+import { hex, statement, systemRandom as random } from "./src/bytes.js";
 import { committeeParameters } from "./src/committee.js";
 import { suitablePrime } from "./src/field.js";
 import { agreementKey, signingKey } from "./src/keys.js";
 import { makeMessage } from "./src/message.js";
 
 const RUNS = 30;
-const random = (size) => crypto.getRandomValues(new Uint8Array(size));
 
 /** Return a session of `members` whose authority is checked: its operators have signed. */
 async function sessionOf(members, corrupt, dropout) {

@@ -264,7 +264,8 @@ def clip(histogram: Mapping[str, int], contribution: int, chance: RandomWords) -
     if total >= _MAX_TOTAL:
         raise ValueError("counts must add up to less than 2^63")
     tokens = set[int]()
-    for last in range(total - contribution, total):  # as in `_draw_without_replacement`
+    # This is the algorithm of `_draw_without_replacement` for one device.
+    for last in range(total - contribution, total):
         token = uniform_integer(chance, last + 1)
         tokens.add(last if token in tokens else token)
     return dict(Counter(items[bisect(ends, token)] for token in sorted(tokens)))

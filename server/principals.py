@@ -59,5 +59,6 @@ class Principal:
         return self.name if is_named else f"key {self.name}"
 
 
-VISITOR: Final = Principal("visitor", frozenset())  # of a page that everybody may read
+# Everybody may read some pages, without a login.
+VISITOR: Final = Principal("visitor", frozenset())
 ANONYMOUS: Final = Principal("anonymous", frozenset(Permission))  # for every request, if open

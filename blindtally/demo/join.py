@@ -28,7 +28,8 @@ from client.process_files import open_private_file
 _SOMEWHERE: Final = ("192.0.2.1", 9)  # an address of documentation: nothing is sent to it
 _TOKEN_BYTES: Final = 16
 _VALID: Final = timedelta(days=7)
-_BLOCKS: Final = {(0, 0): " ", (1, 0): "▀", (0, 1): "▄", (1, 1): "█"}  # of two modules, one below
+# A character shows two modules, one below the other.
+_BLOCKS: Final = {(0, 0): " ", (1, 0): "▀", (0, 1): "▄", (1, 1): "█"}
 
 
 def network_address() -> str:

@@ -110,9 +110,7 @@ def _verify_sums(study: Study, played: FleetRound, seats: int) -> bool | None:
     Return None for reports, which have no sum, and for a sum with vectors of people, who may take
     `seats`: nobody else knows their vectors.
     """
-    if study.view.question.mechanism in REPORT_MECHANISMS:
-        return None
-    if 0 < played.others_in_sum <= seats:
+    if study.view.question.mechanism in REPORT_MECHANISMS or 0 < played.others_in_sum <= seats:
         return None
     summed = [cohort for cohort in played.view.cohorts if cohort.phase is Phase.SUMMED]
     if study.view.question.discards_sums:

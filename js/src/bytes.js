@@ -34,6 +34,9 @@ export function concat(...parts) {
 /** Return the four bytes of a number below 2^32, big-endian. @type {(n: number) => Uint8Array} */
 export const u32 = (n) => Uint8Array.of(n >>> 24, n >>> 16, n >>> 8, n);
 
+/** Return random bytes of the system. @type {(size: number) => Uint8Array} */
+export const systemRandom = (size) => crypto.getRandomValues(new Uint8Array(size));
+
 /** Return whether both have the same bytes. @type {(a: Uint8Array, b: Uint8Array) => boolean} */
 export const equal = (a, b) => a.length === b.length && a.every((byte, i) => byte === b[i]);
 

@@ -1,6 +1,6 @@
 /** Encoding of a device's items: the histogram that it contributes, and the vector of it. */
 
-import { hex, utf8 } from "./bytes.js";
+import { hex, systemRandom, utf8 } from "./bytes.js";
 import { domainOf, numberText } from "./domains.js";
 import { numberSums } from "./encoders/numbers.js";
 import { approximateHistogram, frequencySketch } from "./encoders/sketches.js";
@@ -56,7 +56,7 @@ export function encoderOf({ mechanism, question, terms }) {
  * @param {any} plan of `readPlan`, which `checkPlan` has accepted
  * @param {Map<any, number> | Iterable<any>} items texts, numbers, and pairs of a segment and one of
  *   these; or a map of their counts
- * @param {Random} random the source of coins
+ * @param {Random} [random] the source of coins, by default the system
  * @param {{maxCopies?: number, choices?: Random}} [options] the copies of an item that may count
  *   (`maxCopies` of the policy); and the source of the choice among too many items, by default
  *   `random`, which should be the same in all rounds of a study
@@ -65,7 +65,9 @@ export function encoderOf({ mechanism, question, terms }) {
  * @throws {RefusedError} as `encoderOf` @throws {MalformedError} if the plan cannot be
  * @throws {TypeError} if an item is neither text nor number, or a count is not whole
  */
-export async function encode(plan, items, random, { maxCopies = Infinity, choices = random } = {}) {
+export async function encode(
+  plan, items, random = systemRandom, { maxCopies = Infinity, choices = random } = {},
+) {
   const encoder = encoderOf(plan);
   const { p } = encoder.shape(plan);
   const domain = domainOf(plan.question.domain);

@@ -5,7 +5,7 @@
  * b / g is smallest. The integers follow each other, the lowest bits first.
  */
 
-const MAX_PRIME = 2 ** 26;
+export const MAX_PRIME = 2 ** 26;
 const LIMB = 2 ** 13; // two limbs have 26 bits
 
 /** Return the number of bits of a whole number below 2^53. @type {(n: number) => number} */
@@ -101,12 +101,13 @@ export function packedBytes(p, length) {
 export function pack(p, elements) {
   const packed = new Uint8Array(packedBytes(p, elements.length));
   const group = groupSize(p);
+  const whole = groupBits(p, group);
   let place = 0; // in bits
   for (let start = 0; start < elements.length; start += group) {
     const end = Math.min(start + group, elements.length);
     let integer = 0;
     for (let i = end; i-- > start; ) integer = integer * p + elements[i];
-    for (let bits = groupBits(p, end - start); bits > 0; ) {
+    for (let bits = end - start < group ? groupBits(p, end - start) : whole; bits > 0; ) {
       const taken = Math.min(8 - (place % 8), bits);
       packed[place >>> 3] |= integer % 2 ** taken << place % 8;
       integer = Math.floor(integer / 2 ** taken);

@@ -11,7 +11,7 @@
  * Line 0 has the secret, so that no journal is lost without its identities.
  */
 
-import { hex, unhex } from "./bytes.js";
+import { hex, systemRandom, unhex } from "./bytes.js";
 import { JournalError, RefusedError } from "./errors.js";
 
 const DEVICE = "blindtally device v1";
@@ -45,7 +45,7 @@ export class Journal {
 
   /** @returns {Promise<Uint8Array>} the secret of the device, 32 bytes, which is made if needed */
   async secret() {
-    const secret = hex(crypto.getRandomValues(new Uint8Array(32)));
+    const secret = hex(systemRandom(32));
     const [first] = await this.#append((lines) => (lines[0] ? null : { device: DEVICE, secret }));
     return unhex(first.secret);
   }

@@ -2,9 +2,7 @@
 
 import { committeeParameters } from "./committee.js";
 import { MalformedError } from "./errors.js";
-import { suitablePrime } from "./field.js";
-
-export const MAX_PRIME = 2 ** 26;
+import { MAX_PRIME, suitablePrime } from "./field.js";
 
 /**
  * Return a number that follows from several fields of a plan, each of which is in its range.

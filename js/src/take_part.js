@@ -1,6 +1,6 @@
 /** Participation of a device with its items in one study: the function that a program calls. */
 
-import { hex, sha256, unhex, utf8 } from "./bytes.js";
+import { hex, sha256, systemRandom, unhex, utf8 } from "./bytes.js";
 import { openSession } from "./committee.js";
 import { encode } from "./encode.js";
 import { JournalError, MalformedError, RefusedError, ServiceError } from "./errors.js";
@@ -127,14 +127,13 @@ async function participate(request, policy, journal, transport, registrar, outco
   }
   const proof = request.registrarToken ?? "";
   const enrolment = await enrolAtRegistrar(registrar, proof, plan, identity.publicKey);
-  const random = (/** @type {number} */ n) => crypto.getRandomValues(new Uint8Array(n));
   const { read: choices } = await keystream(identity.choices);
   const options = { maxCopies: maxCopies(plan, policy), choices };
-  const encoded = await encode(plan, items, random, options);
+  const encoded = await encode(plan, items, systemRandom, options);
   outcome.leftOut = encoded.leftOut;
   const committee = view.cohorts?.[0]?.committee;
   const session = await openSession(opened, committee ? unhex(committee) : null);
-  const bytes = await makeMessage(session, identity, enrolment, encoded, random);
+  const bytes = await makeMessage(session, identity, enrolment, encoded, systemRandom);
   await journal.record({ ...vector, digest: hex(await sha256(bytes)) }, policy, plan);
   transport.patience = Math.min(request.patience ?? PATIENCE_SECONDS, policy.max_round_seconds);
   const path = `/studies/${study}/rounds/${plan.round}/devices/${own}/message`;

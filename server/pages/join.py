@@ -68,7 +68,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """What a person agrees to: a message of `sent_bytes`, and the `objections` of other devices.
+    """Message of `sent_bytes` that a person agrees to send, and the `objections` of other devices.
 
     `policy` has the limits to raise, in JSON. `options` are ticked; without them items are typed,
     which are in the domain described by `items`.

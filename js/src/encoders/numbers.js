@@ -3,9 +3,9 @@
 import { unhex } from "../bytes.js";
 import { domainOf, joined, power } from "../domains.js";
 import { MalformedError } from "../errors.js";
-import { packedBytes, uniform } from "../field.js";
+import { MAX_PRIME, packedBytes, uniform } from "../field.js";
 import { isAbove, multiplyAdd, range, seededStream, toLong } from "../hashing.js";
-import { MAX_PRIME, checked, firstTrue, maxDevices, primeAbove } from "../moduli.js";
+import { checked, firstTrue, maxDevices, primeAbove } from "../moduli.js";
 import { digitsOf } from "./table.js";
 
 const MAX_DIGITS = 8; // of a square

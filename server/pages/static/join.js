@@ -59,9 +59,8 @@ function enteredItems() {
 
 /** @param {any} plan @param {string[]} items @returns {Promise<string[]>} those that it asks not for */
 async function outside(plan, items) {
-  const random = (/** @type {number} */ n) => crypto.getRandomValues(new Uint8Array(n));
   const leftOut = await Promise.all(
-    items.map(async (item) => (await encode(plan, [item], random)).leftOut > 0),
+    items.map(async (item) => (await encode(plan, [item])).leftOut > 0),
   );
   return items.filter((_, i) => leftOut[i]);
 }
