@@ -18,15 +18,20 @@ some tests use to stop a process.
 import functools
 import gc
 import os
+import shutil
 import signal
 import tomllib
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 import stamina._core
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 ALL_TESTS: Final = ("",)
 _SPEEDS: Final = tomllib.loads((Path(__file__).parent / "speeds.toml").read_text())
@@ -86,6 +91,22 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait a hundredth of the time between two attempts of a client."""
     seconds = stamina._core._compute_backoff
     monkeypatch.setattr(stamina._core, "_compute_backoff", lambda *args: seconds(*args) / 100)
+
+
+@pytest.fixture(scope="module")  # its event loop would stop asynchronous tests of other modules
+def browser() -> "Iterator[Browser]":
+    """Yield Debian's Chromium, at `BLINDTALLY_CHROMIUM` or where it usually is."""
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - few workers need it
+
+    path = os.environ.get("BLINDTALLY_CHROMIUM") or shutil.which("chromium")
+    if path is None:  # CI installs it
+        pytest.skip("NO BROWSER: install Debian's chromium, or name one in BLINDTALLY_CHROMIUM")
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        yield launched
+        launched.close()
 
 
 def _is(speed: str, path: str, test: str) -> bool:

@@ -1,17 +1,8 @@
-"""The pages in a real browser, before a real server with a real fleet.
-
-Chromium is Debian's (`apt install chromium`), at `BLINDTALLY_CHROMIUM` or where it usually is.
-Without it these tests are skipped, with a message. They write screenshots of each page to
-`screenshots/`.
-"""
+"""The pages in a real browser, a real server and fleet; screenshots go to `screenshots/`."""
 
 import asyncio
 import csv
-import os
 import re
-import shutil
-import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -26,7 +17,7 @@ from time import monotonic
 import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from blindtally.demo.server_process import STOP_SECONDS, ServerProcess
 from client.analyst.analyst import Analyst
@@ -39,7 +30,6 @@ from tests.client.conftest import REQUEST
 from tests.server.fake_provider import OIDC_SETTINGS, FakeProvider, on_a_port
 from tests.support.policies import trusting_policy
 
-CHROMIUM = os.environ.get("BLINDTALLY_CHROMIUM") or shutil.which("chromium")
 SHOTS = Path(__file__).parents[3] / "screenshots"
 WINDOWS = ((1440, 900, "light"), (390, 844, "dark"))
 PATIENCE = 20_000  # milliseconds
@@ -47,20 +37,6 @@ DEVICES = 10
 HOSTILE = "<b>\u202e"  # of 6 bytes: what the study's domain takes
 HOLDINGS = [{"common": 1, HOSTILE: 1, f"rare {index % 3}": 2} for index in range(2 * DEVICES)]
 SERIOUS_IMPACTS = ("serious", "critical")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if CHROMIUM is None:
-        reason = "NO BROWSER: install Debian's chromium, or name one in BLINDTALLY_CHROMIUM"
-        print(f"\n{reason}: the pages were not tested", file=sys.__stderr__)
-        pytest.skip(reason)
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
-        yield launched
-        launched.close()
 
 
 @dataclass
