@@ -27,6 +27,7 @@ ADDED_PAGES: Final = {  # source in the repository, and its page
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "examples/README.md": "examples.md",
+    "js/README.md": "javascript.md",
     "docs/first-study.ipynb": "first-study.md",
 }
 _SOURCES: Final = {page: source for source, page in ADDED_PAGES.items()}

@@ -73,16 +73,16 @@ def highest_bar(plan: AnyPlan, rounds: CountedRounds) -> Bar:
 def _bars(plan: AnyPlan, rounds: CountedRounds) -> Iterator[Bar]:
     question, devices = plan.question, devices_of_count(plan.question, rounds)
     more = "more devices" if question.asks_every_round else "more devices or rounds"
-    lower = "a lower threshold"
+    lower = ""
     if _has_noise(plan):
-        lower = "a larger epsilon, a lower threshold if the noise allows it"
+        lower = "a larger epsilon, a lower threshold if the noise allows it, or "
     elif question.threshold > DEFAULT_MIN_THRESHOLD:
-        lower += f" (devices accept {DEFAULT_MIN_THRESHOLD:g} by default)"
+        lower = f"a lower threshold (devices accept {DEFAULT_MIN_THRESHOLD:g} by default), or "
     cause = f"the threshold is {question.threshold:,.6g}"
     if question.counts_by_round:
         counted = mechanism_of(plan).description.counted
         cause = f"a round counts a {counted} from {question.threshold:,.6g} devices in it"
-    yield Bar(question.threshold, cause, f"use {lower}, or {more}")
+    yield Bar(question.threshold, cause, f"use {lower}{more}")
     yield from mechanism_of(plan).bars(plan, devices)
 
 
