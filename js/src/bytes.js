@@ -1,51 +1,47 @@
-/** Bytes as `Uint8Array`: hexadecimal texts, hashes, and the statements that devices sign. */
+/** Bytes: hexadecimal texts, hashes, and the statements that devices sign. */
 
-import { MalformedError } from "./errors.js";
+import { must } from "./errors.js";
 
+/** @typedef {Uint8Array} Bytes */
+
+export const { subtle } = crypto; // undefined in a page without https
 const encoder = new TextEncoder();
 
-/** Return two lower-case digits for each byte. @type {(bytes: Uint8Array) => string} */
+/** Return two lower-case digits for each byte. @type {(bytes: Bytes) => string} */
 export const hex = (bytes) =>
   Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 
-/** Return the bytes of hexadecimal digits; throws a MalformedError for any other text.
- * @type {(text: string) => Uint8Array} */
+/** Return the bytes of hexadecimal digits. @type {(text: string) => Bytes} */
 export function unhex(text) {
-  if (typeof text !== "string" || !/^([0-9a-fA-F]{2})*$/.test(text)) {
-    throw new MalformedError("a text of hexadecimal digits expected, two for each byte");
-  }
+  must(/^([0-9a-f]{2})*$/i.test(text), "two hexadecimal digits for each byte expected");
   return Uint8Array.from(text.match(/../g) ?? [], (digits) => parseInt(digits, 16));
 }
 
-/** Return the bytes of a text in UTF-8. @type {(text: string) => Uint8Array} */
+/** Return the bytes of a text. @type {(text: string) => Bytes} */
 export const utf8 = (text) => encoder.encode(text);
 
-/** Return the bytes of all parts. @type {(...parts: Uint8Array[]) => Uint8Array} */
+/** Return the bytes of all parts. @type {(...parts: Bytes[]) => Bytes} */
 export function concat(...parts) {
-  const joined = new Uint8Array(parts.reduce((size, part) => size + part.length, 0));
-  let start = 0;
-  for (const part of parts) {
-    joined.set(part, start);
-    start += part.length;
-  }
-  return joined;
+  const all = new Uint8Array(parts.reduce((size, part) => size + part.length, 0));
+  parts.reduce((start, part) => (all.set(part, start), start + part.length), 0);
+  return all;
 }
 
-/** Return the four bytes of a number below 2^32, big-endian. @type {(n: number) => Uint8Array} */
+/** Return the four bytes of a number, big-endian. @type {(n: number) => Bytes} */
 export const u32 = (n) => Uint8Array.of(n >>> 24, n >>> 16, n >>> 8, n);
 
-/** Return random bytes of the system. @type {(size: number) => Uint8Array} */
+/** Return random bytes of the system. @type {(size: number) => Bytes} */
 export const systemRandom = (size) => crypto.getRandomValues(new Uint8Array(size));
 
-/** Return whether both have the same bytes. @type {(a: Uint8Array, b: Uint8Array) => boolean} */
-export const equal = (a, b) => a.length === b.length && a.every((byte, i) => byte === b[i]);
-
-/** Return the 32 bytes of SHA-256. @type {(...parts: Uint8Array[]) => Promise<Uint8Array>} */
+/** Return the 32 bytes of SHA-256. @type {(...parts: Bytes[]) => Promise<Bytes>} */
 export const sha256 = async (...parts) =>
-  new Uint8Array(await crypto.subtle.digest("SHA-256", concat(...parts)));
+  new Uint8Array(await subtle.digest("SHA-256", concat(...parts)));
+
+/** Return SHA-256 with a prefix for the purpose of the hash.
+ * @type {(purpose: string, ...parts: Bytes[]) => Promise<Bytes>} */
+export const taggedHash = (purpose, ...parts) => sha256(utf8(`blindtally ${purpose}\0`), ...parts);
 
 /** Return the statement `name` that participant `slot` signs, for a label of 32 bytes.
- * @type {(name: string, label: Uint8Array, slot: number, ...payload: Uint8Array[]) =>
- *   Promise<Uint8Array>} */
+ * @type {(name: string, label: Bytes, slot: number, ...payload: Bytes[]) => Promise<Bytes>} */
 export const statement = async (name, label, slot, ...payload) =>
   concat(utf8(`blindtally v1 ${name}\0`), label, u32(slot), await sha256(...payload));

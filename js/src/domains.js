@@ -4,14 +4,12 @@
  * `protocol/domains` has the reasons. An item is a text; a key is a list of numbers, its chunks.
  */
 
-import { hex, sha256, utf8 } from "./bytes.js";
-import { MalformedError } from "./errors.js";
-import { bitLength } from "./field.js";
-import { range } from "./hashing.js";
+import { bitLength, ceil, digitsOf, firstTrue, floor, joined, max, min } from "./arithmetic.js";
+import { power, range } from "./arithmetic.js";
+import { hex, taggedHash, utf8 } from "./bytes.js";
+import { must } from "./errors.js";
 
 const CHUNK_LIMIT = 2 ** 24;
-const PRIME_GAPS = { 16: 15, 20: 3, 24: 3 }; // from 2^b down to a prime, by the bits of a chunk
-const NUMBER = /^\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*$/i;
 
 /** @typedef {(item: string) => string | null} Form an item, or null if there is none */
 /**
@@ -19,7 +17,7 @@ const NUMBER = /^\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*$/i;
  * @property {number} base @property {number} width
  * @property {(item: string) => number[]} digits of an item inside
  * @property {Form} canonical null for an item outside
- * @property {Form} truncate the longest beginning that is inside
+ * @property {Form} [truncate] the longest beginning that is inside, if that is another form
  *
  * @typedef {object} Keys
  * @property {number} chunks of a key @property {number} bound of each chunk
@@ -29,22 +27,11 @@ const NUMBER = /^\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*$/i;
  * @typedef {Digits & Keys} Domain
  */
 
-/** @param {number} base @param {number} exponent @returns {number} exact below 2^53 */
-export const power = (base, exponent) => range(exponent).reduce((product) => product * base, 1);
-
-/** @param {number[]} digits @param {number} base @returns {number} the first digit counts most */
-export const joined = (digits, base) => digits.reduce((sum, digit) => sum * base + digit, 0);
-
-/**
- * Return the domain of a plan's document.
- *
- * @param {any} document @returns {Domain}
- * @throws {MalformedError} if its kind is unknown
- */
+/** Return the domain of a plan's document. @type {(document: any) => Domain} */
 export function domainOf(document) {
-  const make = KINDS.get(document?.kind);
-  if (!make) throw new MalformedError(`a plan has a domain of the unknown kind ${document?.kind}`);
-  return make(document);
+  const make = KINDS.get(document.kind);
+  must(make, `a plan has a domain of the unknown kind ${document.kind}`);
+  return /** @type {any} */ (make)(document);
 }
 
 /** @type {Map<string, (document: any) => Domain>} */
@@ -52,161 +39,152 @@ const KINDS = new Map([
   ["alphabet", alphabet], ["utf8", shortText], ["listed", listed], ["interval", interval],
   ["product", product], ["hashed", hashed], ["hashed-product", hashed],
 ]);
+const withoutDigits = { digits: () => [], base: 0, width: 0 };
 
-/** @param {Form} canonical @returns {Digits} of a domain without digits */
-const withoutDigits = (canonical) =>
-  ({ canonical, truncate: () => null, digits: () => [], base: 0, width: 0 });
-
-/**
- * Return a domain of digits, of which chunks have as many as stay below 2^24.
- *
- * @param {Digits} domain @param {number} [pad] the digit after those of an item in its last chunk
- * @returns {Domain}
- */
+/** Return a domain of digits, of which chunks have as many as stay below 2^24. The digit `pad` fills
+ * the last chunk. @type {(domain: Digits, pad?: number) => Domain} */
 function withKeys(domain, pad = 0) {
   const { base, width, digits } = domain;
-  const fitting = range(25).filter((count) => power(base, count) <= CHUNK_LIMIT);
-  const most = Math.max(1, fitting.length - 1);
-  const chunks = Math.ceil(width / most);
-  const size = Math.ceil(width / chunks);
+  const most = firstTrue(1, 24, (count) => power(base, count + 1) > CHUNK_LIMIT);
+  const chunks = ceil(width / most);
+  const size = ceil(width / chunks);
   const keyed = async (/** @type {string} */ name) => {
-    const padded = [...digits(name), ...Array(chunks * size - width).fill(pad)];
-    const starts = range(chunks).map((i) => i * size);
-    return { name, key: starts.map((start) => joined(padded.slice(start, start + size), base)) };
+    const row = digits(name);
+    const chunk = (/** @type {number} */ i) =>
+      joined(range(size, i * size).map((place) => row[place] ?? pad), base);
+    return { name, key: range(chunks).map(chunk) };
   };
   return { ...domain, chunks, bound: power(base, size), keyed, segments: [] };
 }
 
-/** @param {any} document @returns {Domain} texts of known characters */
+/** Return texts of known characters. @type {(document: any) => Domain} */
 function alphabet({ characters, length, pad }) {
   const letters = [...characters];
-  const padPlace = Math.max(0, letters.indexOf(pad));
-  const ifInside = (/** @type {string[]} */ item) => {
-    const fits = pad ? item.length <= length && item.at(-1) !== pad : item.length === length;
-    return fits && item.every((letter) => letters.includes(letter)) ? item.join("") : null;
+  const padPlace = max(0, letters.indexOf(pad));
+  const canonical = (/** @type {string} */ item) => {
+    const own = [...item];
+    const fits = pad ? own.length <= length && own.at(-1) !== pad : own.length === length;
+    return fits && own.every((letter) => letters.includes(letter)) ? item : null;
   };
+  const truncate = (/** @type {string} */ item) => canonical([...item].slice(0, length).join(""));
   const digits = (/** @type {string} */ item) => {
-    const places = [...item].map((letter) => letters.indexOf(letter));
-    return range(length).map((i) => places[i] ?? padPlace);
+    const own = [...item];
+    return range(length).map((i) => (i < own.length ? letters.indexOf(own[i]) : padPlace));
   };
-  const canonical = (/** @type {string} */ item) => ifInside([...item]);
-  const truncate = (/** @type {string} */ item) => ifInside([...item].slice(0, length));
   return withKeys({ canonical, truncate, digits, base: letters.length, width: length }, padPlace);
 }
 
-/** @param {any} document @returns {Domain} texts of few bytes */
-function shortText({ max_bytes: most }) {
+/** Return texts of few bytes. @type {(document: any) => Domain} */
+function shortText({ max_bytes: width }) {
   const canonical = (/** @type {string} */ item) =>
-    utf8(item).length <= most && !item.includes("\0") ? item : null;
+    utf8(item).length <= width && !item.includes("\0") ? item : null;
   const truncate = (/** @type {string} */ item) => {
     const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
-    return canonical(decoder.decode(utf8(item).subarray(0, most), { stream: true }));
+    return canonical(decoder.decode(utf8(item).subarray(0, width), { stream: true }));
   };
   const digits = (/** @type {string} */ item) => {
     const bytes = utf8(item);
-    return range(most).map((i) => bytes[i] ?? 0);
+    return range(width).map((i) => bytes[i] ?? 0);
   };
-  return withKeys({ canonical, truncate, digits, base: 256, width: most });
+  return withKeys({ canonical, truncate, digits, base: 256, width });
 }
 
-/** @param {any} document @returns {Domain} listed texts */
+/** Return listed texts. @type {(document: any) => Domain} */
 function listed({ items }) {
-  const places = new Map(range(items.length).map((i) => [items[i], i]));
-  const keyed = async (/** @type {string} */ name) => ({ name, key: [places.get(name) ?? 0] });
-  const digits = withoutDigits((item) => (places.has(item) ? item : null));
-  return { ...digits, chunks: 1, bound: items.length, keyed, segments: [] };
+  const places = new Map(items.map((/** @type {string} */ item, /** @type {number} */ i) =>
+    [item, i]));
+  const keyed = async (/** @type {string} */ name) => ({ name, key: [places.get(name)] });
+  const canonical = (/** @type {string} */ item) => (places.has(item) ? item : null);
+  return { ...withoutDigits, canonical, chunks: 1, bound: items.length, keyed, segments: [] };
 }
 
-/** @param {any} document @returns {Domain} numbers, whose canonical form is the middle of a cell */
+/** Return numbers, whose canonical form is the middle of a cell. @type {(document: any) => Domain} */
 function interval({ low, high, alpha, length }) {
   const cells = power(alpha, length);
-  const decimals = Math.ceil(-Math.log10((high - low) / cells / 4));
+  const decimals = ceil(-Math.log10((high - low) / cells / 4));
   const cellOf = (/** @type {string} */ item) =>
-    Math.min(Math.floor(((Number(item) - low) / (high - low)) * cells), cells - 1);
+    min(floor(((Number(item) - low) / (high - low)) * cells), cells - 1);
   const canonical = (/** @type {string} */ item) => {
-    if (!NUMBER.test(item) || !(low <= Number(item) && Number(item) <= high)) return null;
+    const isNumber = /^\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*$/i.test(item);
+    if (!isNumber || !(low <= Number(item) && Number(item) <= high)) return null;
     const middle = low + ((cellOf(item) + 0.5) / cells) * (high - low);
-    return numberText(rounded(Math.min(Math.max(middle, low), high), decimals));
+    return numberText(rounded(min(max(middle, low), high), decimals));
   };
-  const digits = (/** @type {string} */ item) => {
-    const cell = cellOf(item);
-    return range(length).map((i) => Math.floor(cell / power(alpha, length - 1 - i)) % alpha);
-  };
-  return withKeys({ canonical, truncate: canonical, digits, base: alpha, width: length });
+  const digits = (/** @type {string} */ item) => digitsOf(cellOf(item), alpha, length).reverse();
+  return withKeys({ canonical, digits, base: alpha, width: length });
 }
 
-/** @param {any} document @returns {Domain} pairs of a segment and an item of another domain */
+/** Return pairs of a segment and an item of another domain. @type {(document: any) => Domain} */
 function product({ segments, inner: document }) {
   const inner = domainOf(document);
   const shared = segments.length * inner.bound; // if one chunk has room for both
   const isShared = shared <= CHUNK_LIMIT;
-  const bound = isShared ? shared : Math.max(inner.bound, segments.length);
+  const bound = isShared ? shared : max(inner.bound, segments.length);
   const canonical = (/** @type {string} */ item) => {
     const [segment, rest] = partition(item);
-    const name = rest === null || !segments.includes(segment) ? null : inner.canonical(rest);
+    const name = segments.includes(segment) && rest !== undefined ? inner.canonical(rest) : null;
     return name === null ? null : `${segment}:${name}`;
   };
+  const rest = (/** @type {string} */ item) => partition(item)[1] ?? "";
   const keyed = async (/** @type {string} */ name) => {
-    const [segment, rest] = partition(name);
-    const { key } = await inner.keyed(rest ?? "");
-    const place = segments.indexOf(segment);
-    if (!isShared) return { name, key: [place, ...key] };
-    return { name, key: [key[0] + place * inner.bound, ...key.slice(1)] };
+    const { key } = await inner.keyed(rest(name));
+    const place = segments.indexOf(partition(name)[0]);
+    if (isShared) key[0] += place * inner.bound;
+    return { name, key: isShared ? key : [place, ...key] };
   };
-  const digits = (/** @type {string} */ item) => inner.digits(partition(item)[1] ?? "");
+  const digits = (/** @type {string} */ item) => inner.digits(rest(item));
   const chunks = inner.chunks + (isShared ? 0 : 1);
   return { ...inner, chunks, bound, canonical, keyed, digits, segments };
 }
 
-/** @param {any} document @returns {Domain} texts of any length, by the first bits of their hash */
+/** Return texts of any length, by the first bits of their hash. @type {(document: any) => Domain} */
 function hashed({ key_bits: bits, max_bytes: most, salt, segments = [] }) {
-  const chunks = Math.ceil(bits / 24);
-  const size = bits / chunks;
-  const digits = size / 4; // hexadecimal ones of a chunk
-  const bound = 2 ** size - PRIME_GAPS[/** @type {16 | 20 | 24} */ (size)];
-  const keyName = new RegExp(`^#[0-9a-f]{${bits / 4}}$`);
+  const chunks = ceil(bits / 24);
+  const size = bits / chunks / 4; // hexadecimal digits of a chunk
+  const bound = 16 ** size - (size === 4 ? 15 : 3); // a prime
   const canonical = (/** @type {string} */ item) => {
     const [segment, rest] = partition(item);
-    const isInSegment = !segments.length || (rest !== null && segments.includes(segment));
-    const isText = utf8(item).length <= most && !item.includes("\0") && !keyName.test(item);
-    return isText && isInSegment ? item : null;
+    const isInSegment = !segments.length || (rest !== undefined && segments.includes(segment));
+    const isText = utf8(item).length <= most && !item.includes("\0");
+    const isName = item.length === 1 + bits / 4 && /^#[0-9a-f]*$/.test(item);
+    return isText && !isName && isInSegment ? item : null;
   };
   const keyed = async (/** @type {string} */ item) => {
-    let text = hex(await sha256(utf8(`blindtally item v1\0${salt}\0${item}`)));
+    let text = hex(await taggedHash("item v1", utf8(`${salt}\0${item}`)));
     if (segments.length) {
       const rest = 2 ** (24 - bitLength(segments.length)); // the first bits are the segment's place
       const place = segments.indexOf(partition(item)[0]);
       const first = place * rest + (parseInt(text.slice(0, 6), 16) % rest);
       text = first.toString(16).padStart(6, "0") + text.slice(6);
     }
-    const parts = range(chunks).map((i) => text.slice(i * digits, (i + 1) * digits));
-    const key = parts.map((part) => parseInt(part, 16) % bound);
-    const name = key.map((chunk) => chunk.toString(16).padStart(digits, "0")).join("");
+    const key = range(chunks).map((i) => parseInt(text.slice(i * size, (i + 1) * size), 16) % bound);
+    const name = key.map((chunk) => chunk.toString(16).padStart(size, "0")).join("");
     return { name: `#${name}`, key: key.reverse() };
   };
-  return { ...withoutDigits(canonical), chunks, bound, keyed, segments };
+  return { ...withoutDigits, canonical, chunks, bound, keyed, segments };
 }
 
-/** @param {string} item @returns {[string, string | null]} before and after the first ":" */
+/** Return what is before and after the first ":". @type {(item: string) => [string, string?]} */
 function partition(item) {
   const end = item.indexOf(":");
-  return end < 0 ? [item, null] : [item.slice(0, end), item.slice(end + 1)];
+  return end < 0 ? [item] : [item.slice(0, end), item.slice(end + 1)];
 }
 
-/** @param {number} x @param {number} decimals @returns {number} of two nearest the even one */
+/** Return a rounded number, of two nearest ones the even one.
+ * @type {(x: number, decimals: number) => number} */
 function rounded(x, decimals) {
   const scale = 10 ** Math.abs(decimals);
   if (decimals > 0) {
     const isTie = Math.abs(x * 2 ** (decimals + 1)) % 2 === 1;
-    if (isTie) return (2 * Math.round((x * scale) / 2)) / scale;
-    return Number(x.toFixed(Math.min(100, decimals)));
+    return isTie ? (2 * Math.round((x * scale) / 2)) / scale : Number(x.toFixed(min(100, decimals)));
   }
-  const below = Math.floor(x / scale);
+  const below = floor(x / scale);
   const rest = 2 * (x - below * scale) - scale;
   return (below + (rest > 0 || (rest === 0 && below % 2) ? 1 : 0)) * scale;
 }
 
-/** @param {number} x @returns {string} as Python writes a float: with a point or an exponent */
+/** Return a number as Python writes a float: with a point or an exponent.
+ * @type {(x: number) => string} */
 export function numberText(x) {
   const [digits, exponent] = x.toExponential().split("e");
   const isShort = Number(exponent) >= -4 && Number(exponent) < 16;

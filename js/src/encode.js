@@ -1,22 +1,24 @@
 /** Encoding of a device's items: the histogram that it contributes, and the vector of it. */
 
+import { isWhole, sum } from "./arithmetic.js";
 import { hex, systemRandom, utf8 } from "./bytes.js";
 import { domainOf, numberText } from "./domains.js";
+import { approximateHistogram } from "./encoders/histogram.js";
 import { numberSums } from "./encoders/numbers.js";
-import { approximateHistogram, frequencySketch } from "./encoders/sketches.js";
 import { tracked } from "./encoders/tracked.js";
 import { canonicalOfTrie, hierarchicalHistogram, trieHh } from "./encoders/votes.js";
 import { RefusedError } from "./errors.js";
-import { Chance } from "./hashing.js";
+import { drawBelow } from "./hashing.js";
 
 /** @typedef {{item: string, count: number, name: string, key: number[]}} Held */
 /** @typedef {import("./hashing.js").Random} Random */
+/** @typedef {[item: string, count: number]} Count */
 /**
  * @typedef {object} Encoder of the vectors of a mechanism
  * @property {(plan: any) => {p: number, length: number, cell?: any}} shape the prime and the
  *   elements of a vector; throws a MalformedError if the plan cannot be
- * @property {(plan: any, held: Held[], chance: Chance) => Promise<ArrayLike<number>>} encode
- * @property {(plan: any) => string[]} [faults] what no honest study asks
+ * @property {(plan: any, held: Held[], random: Random) => Promise<number[]>} encode
+ * @property {(plan: any) => string | undefined} [fault] what no honest study asks
  * @property {(plan: any) => boolean} [showsOneDevice] whether sums may show what one device holds
  * @property {(plan: any) => number} [leastCount] of listed items; by default the threshold
  */
@@ -28,42 +30,30 @@ const ENCODERS = {
   "hierarchical-histogram": hierarchicalHistogram,
   "number-sums": numberSums,
   "approximate-histogram": approximateHistogram,
-  "count-median": frequencySketch,
-  "count-sketch": frequencySketch,
 };
 
-/**
- * Return the encoder of a plan's mechanism.
- *
- * @param {any} plan @returns {Encoder}
- * @throws {RefusedError} if the plan is of no one-shot sum that this device can encode
- */
-export function encoderOf({ mechanism, question, terms }) {
-  if (!Object.hasOwn(ENCODERS, mechanism) || question?.mechanism !== mechanism) {
-    const reason = `asks by ${mechanism}, which a device in JavaScript does not answer: it knows`;
-    throw new RefusedError("mechanism", `${reason} ${Object.keys(ENCODERS).join(", ")}`);
+/** Return the encoder of a plan's mechanism; throws a RefusedError if the plan is of no one-shot sum
+ * that this device can encode. @type {(plan: any) => Encoder} */
+export function encoderOf({ mechanism, terms }) {
+  if (!Object.hasOwn(ENCODERS, mechanism)) {
+    throw new RefusedError("mechanism", `asks by ${mechanism}, which only devices in Python answer`);
   }
-  if (terms?.sum !== "one-shot" || !terms.committee || terms.cohorts !== 1) {
-    const reason = `asks by ${mechanism} for a sum in which devices wait for each other`;
-    throw new RefusedError("sum", `${reason}, which JavaScript does not answer: make it one-shot`);
-  }
-  return ENCODERS[mechanism];
+  if (terms.sum === "one-shot") return ENCODERS[mechanism];
+  throw new RefusedError("sum", "has sums in which devices wait for each other; make it one-shot");
 }
 
 /**
- * Return the vector of a device's items for a plan.
+ * Return the elements of the vector of a device's items, modulo p, and how many are not in it.
+ *
+ * Items are texts, numbers, and pairs of a segment and one of these; or a map of their counts. Of
+ * one item, `maxCopies` of the policy may count. `choices` chooses among too many items, and should
+ * be the same in all rounds of a study. Throws the errors of `encoderOf`, a MalformedError if the
+ * plan cannot be, and a TypeError if an item is none, or a count is not whole.
  *
  * @param {any} plan of `readPlan`, which `checkPlan` has accepted
- * @param {Map<any, number> | Iterable<any>} items texts, numbers, and pairs of a segment and one of
- *   these; or a map of their counts
+ * @param {Map<any, number> | Iterable<any>} items
  * @param {Random} [random] the source of coins, by default the system
- * @param {{maxCopies?: number, choices?: Random}} [options] the copies of an item that may count
- *   (`maxCopies` of the policy); and the source of the choice among too many items, by default
- *   `random`, which should be the same in all rounds of a study
- * @returns {Promise<{p: number, elements: ArrayLike<number>, leftOut: number}>} elements modulo p,
- *   and how many items are not in them
- * @throws {RefusedError} as `encoderOf` @throws {MalformedError} if the plan cannot be
- * @throws {TypeError} if an item is neither text nor number, or a count is not whole
+ * @param {{maxCopies?: number, choices?: Random}} [options]
  */
 export async function encode(
   plan, items, random = systemRandom, { maxCopies = Infinity, choices = random } = {},
@@ -72,39 +62,35 @@ export async function encode(
   const { p } = encoder.shape(plan);
   const domain = domainOf(plan.question.domain);
   const counts = countItems(items);
-  const inside = insideDomain(plan.question, domain, counts);
-  const limited = inside.map(([item, count]) => pair(item, Math.min(count, maxCopies)));
-  const kept = await clip(limited, plan.question.contribution, new Chance(choices));
+  const limited = insideDomain(plan.question, domain, counts)
+    .map(([item, count]) => /** @type {Count} */ ([item, Math.min(count, maxCopies)]));
+  const kept = await clip(limited, plan.question.contribution, choices);
   const held = await Promise.all(
     kept.map(async ([item, count]) => ({ item, count, ...(await domain.keyed(item)) })));
-  const elements = await encoder.encode(plan, held, new Chance(random));
+  const elements = await encoder.encode(plan, held, random);
   return { p, elements, leftOut: total([...counts]) - total(kept) };
 }
 
-/** @param {string} item @param {number} count @returns {[string, number]} */
-const pair = (item, count) => [item, count];
+/** Return the sum of counts. @type {(counts: Count[]) => number} */
+const total = (counts) => sum(counts.map(([, count]) => count));
 
-/** @param {[string, number][]} counts @returns {number} */
-const total = (counts) => counts.reduce((sum, [, count]) => sum + count, 0);
-
-/** @param {Map<any, number> | Iterable<any>} items @returns {Map<string, number>} */
+/** Return the texts of items with their counts.
+ * @type {(items: Map<any, number> | Iterable<any>) => Map<string, number>} */
 function countItems(items) {
   const counts = new Map();
   const pairs = items instanceof Map ? items : Array.from(items, (item) => [item, 1]);
   for (const [item, count] of pairs) {
-    if (!Number.isSafeInteger(count) || count < 0) {
-      throw new TypeError(`the count of an item is a whole number, got ${count}`);
+    const texts = [item].flat().map(itemText);
+    if (!isWhole(count) || count < 0 || texts.length > 2 || texts.at(-2)?.includes(":")) {
+      throw new TypeError(`an item is one, or a segment without ":" and one, and has a whole count`);
     }
-    const texts = Array.isArray(item) ? item.map(itemText) : [itemText(item)];
-    if (texts.length > 2 || (texts.length === 2 && texts[0].includes(":"))) {
-      throw new TypeError(`a pair has a segment without ":", and an item; got ${texts}`);
-    }
-    counts.set(texts.join(":"), (counts.get(texts.join(":")) ?? 0) + count);
+    const text = texts.join(":");
+    counts.set(text, (counts.get(text) ?? 0) + count);
   }
   return counts;
 }
 
-/** @param {any} item @returns {string} the same text of a number as in Python */
+/** Return the same text of a number as in Python. @type {(item: any) => string} */
 function itemText(item) {
   if (typeof item === "string") return item;
   if (typeof item !== "number" || Number.isNaN(item)) {
@@ -113,12 +99,9 @@ function itemText(item) {
   return Math.abs(item) <= 2 ** 53 && Number.isInteger(item) ? `${item + 0}` : numberText(item);
 }
 
-/**
- * Return the items inside a question's domain, sorted by code points.
- *
- * @param {any} question @param {import("./domains.js").Domain} domain
- * @param {Map<string, number>} counts @returns {[string, number][]}
- */
+/** Return the items inside a question's domain, sorted by code points.
+ * @type {(question: any, domain: import("./domains.js").Domain, counts: Map<string, number>) =>
+ *   Count[]} */
 function insideDomain(question, domain, counts) {
   const inside = new Map();
   for (const [item, count] of counts) {
@@ -127,32 +110,26 @@ function insideDomain(question, domain, counts) {
     const text = isOfTrie ? canonicalOfTrie(question, domain, item) : domain.canonical(item);
     if (text !== null) inside.set(text, (inside.get(text) ?? 0) + count);
   }
-  const ordered = [...inside].map(([item, count]) => ({ order: hex(utf8(item)), item, count }));
-  ordered.sort((a, b) => (a.order < b.order ? -1 : 1));
-  return ordered.map(({ item, count }) => pair(item, count));
+  const order = (/** @type {Count} */ [item]) => hex(utf8(item));
+  return [...inside].sort((a, b) => (order(a) < order(b) ? -1 : 1));
 }
 
-/**
- * Return `most` of the copies, drawn without replacement by Floyd's algorithm, or all if fewer.
- *
- * @param {[string, number][]} counts @param {number} most @param {Chance} choices
- * @returns {Promise<[string, number][]>}
- */
+/** Return `most` of the copies, drawn without replacement by Floyd's algorithm, or all if fewer.
+ * @type {(counts: Count[], most: number, choices: Random) => Promise<Count[]>} */
 async function clip(counts, most, choices) {
   const all = total(counts);
   if (all <= most) return counts;
-  if (!Number.isSafeInteger(all)) throw new TypeError("counts add up to less than 2^53");
+  if (!isWhole(all)) throw new TypeError("counts add up to less than 2^53");
   const chosen = new Set();
   for (let last = all - most; last < all; last++) {
-    const drawn = await choices.below(last + 1);
+    const drawn = await drawBelow(choices, last + 1);
     chosen.add(chosen.has(drawn) ? last : drawn);
   }
-  const tokens = [...chosen];
   let end = 0;
   return counts.flatMap(([item, count]) => {
     const start = end;
     end += count;
-    const kept = tokens.filter((token) => token >= start && token < end).length;
-    return kept ? [pair(item, kept)] : [];
+    const kept = [...chosen].filter((token) => token >= start && token < end).length;
+    return kept ? [[item, kept]] : [];
   });
 }

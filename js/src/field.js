@@ -5,41 +5,35 @@
  * b / g is smallest. The integers follow each other, the lowest bits first.
  */
 
+import { bitLength, ceil, floor, joined, max, min, power, range } from "./arithmetic.js";
+
+/** @typedef {number[] | Uint32Array} Elements */
+
 export const MAX_PRIME = 2 ** 26;
 const LIMB = 2 ** 13; // two limbs have 26 bits
-
-/** Return the number of bits of a whole number below 2^53. @type {(n: number) => number} */
-export const bitLength = (n) =>
-  n < 2 ** 32 ? 32 - Math.clz32(n) : 32 + bitLength(Math.floor(n / 2 ** 32));
 
 /** Return whether a number is prime. @type {(n: number) => boolean} */
 export function isPrime(n) {
   for (let divisor = 2; divisor * divisor <= n; divisor++) if (n % divisor === 0) return false;
-  return Number.isInteger(n) && n > 1;
+  return n > 1;
 }
 
-/** Return whether GF(p) is a field of so many points other than 0.
- * @type {(p: number, points: number) => boolean} */
-export const isField = (p, points) => points < p && p < MAX_PRIME && isPrime(p);
-
-/** Return the least prime from a number on that is 1 modulo 12 or 20.
- * @type {(n: number) => number} */
-export function suitablePrime(n) {
-  let p = Math.max(n, 2);
+/** Return the least prime from `p` on that is 1 modulo 12 or 20. @type {(p: number) => number} */
+export function suitablePrime(p) {
   while (!((p % 12 === 1 || p % 20 === 1) && isPrime(p))) p++;
   return p;
 }
 
 /** Return `count` uniform elements: 32-bit words of a stream, without bits beyond those of p.
- * @type {(p: number, count: number, stream: import("./keys.js").Stream) => Promise<Uint32Array>} */
-export async function uniform(p, count, stream) {
+ * @type {(p: number, count: number, read: import("./keys.js").Stream) => Promise<Uint32Array>} */
+export async function uniform(p, count, read) {
   const elements = new Uint32Array(count);
-  const range = 2 ** bitLength(p - 1);
+  const size = 2 ** bitLength(p - 1);
   for (let filled = 0; filled < count; ) {
-    const bytes = await stream.read(4 * (count - filled));
-    const words = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
+    const bytes = await read(4 * (count - filled));
+    const words = new DataView(bytes.buffer, bytes.byteOffset);
     for (let place = 0; place < bytes.length; place += 4) {
-      const element = words.getUint32(place, true) % range;
+      const element = words.getUint32(place, true) % size;
       if (element < p) elements[filled++] = element;
     }
   }
@@ -50,8 +44,8 @@ export async function uniform(p, count, stream) {
  * @type {(p: number, nodes: number[], points: number[]) => number[][]} */
 export function lagrangeMatrix(p, nodes, points) {
   const inverses = [1, 1]; // the first one is for a gap of 0
-  const last = Math.max(...nodes, ...points) - Math.min(...nodes, ...points);
-  for (let n = 2; n <= last; n++) inverses.push(((p - Math.floor(p / n)) * inverses[p % n]) % p);
+  const last = max(...nodes, ...points) - min(...nodes, ...points);
+  for (let n = 2; n <= last; n++) inverses.push(((p - floor(p / n)) * inverses[p % n]) % p);
   const invert = (/** @type {number} */ gap) => (gap < 0 ? p - inverses[-gap] : inverses[gap]);
   const product = (/** @type {number[]} */ factors) => factors.reduce((all, x) => (all * x) % p, 1);
   const ofNodes = nodes.map((node) => product(nodes.map((other) => invert(node - other))));
@@ -62,29 +56,25 @@ export function lagrangeMatrix(p, nodes, points) {
 }
 
 /** Return the sum of rows of one length, each times its weight; there are fewer than 2^14.
- * @type {(p: number, weights: ArrayLike<number>, rows: ArrayLike<number>[]) => Uint32Array} */
-export function combine(p, weights, rows) {
-  return Uint32Array.from(rows[0], (_, column) => {
+ * @type {(p: number, weights: number[], rows: Elements[]) => Uint32Array} */
+export const combine = (p, weights, rows) =>
+  Uint32Array.from(rows[0], (_, column) => {
     let high = 0;
     let low = 0;
     for (let i = 0; i < rows.length; i++) {
-      high += Math.floor(weights[i] / LIMB) * rows[i][column];
+      high += floor(weights[i] / LIMB) * rows[i][column];
       low += (weights[i] % LIMB) * rows[i][column];
     }
     return ((high % p) * LIMB + low) % p;
   });
-}
-
-/** Return p^count - 1, exact below 2^53. @type {(p: number, count: number) => number} */
-const largest = (p, count) => Array(count).fill(p).reduce((product, each) => product * each, 1) - 1;
 
 /** Return the bits of `count` elements. @type {(p: number, count: number) => number} */
-const groupBits = (p, count) => bitLength(largest(p, count));
+const groupBits = (p, count) => bitLength(power(p, count) - 1);
 
 /** Return how many elements share an integer. @type {(p: number) => number} */
 function groupSize(p) {
   let best = 1;
-  for (let size = 2; largest(p, size) < 2 ** 53; size++) {
+  for (let size = 2; power(p, size) <= 2 ** 53; size++) {
     if (groupBits(p, size) / size < groupBits(p, best) / best) best = size;
   }
   return best;
@@ -93,25 +83,22 @@ function groupSize(p) {
 /** Return the size of packed elements in bytes. @type {(p: number, length: number) => number} */
 export function packedBytes(p, length) {
   const group = groupSize(p);
-  const bits = Math.floor(length / group) * groupBits(p, group) + groupBits(p, length % group);
-  return Math.ceil(bits / 8);
+  return ceil((floor(length / group) * groupBits(p, group) + groupBits(p, length % group)) / 8);
 }
 
-/** Return packed elements. @type {(p: number, elements: ArrayLike<number>) => Uint8Array} */
+/** Return packed elements. @type {(p: number, elements: Elements) => Uint8Array} */
 export function pack(p, elements) {
   const packed = new Uint8Array(packedBytes(p, elements.length));
   const group = groupSize(p);
-  const whole = groupBits(p, group);
+  const sizes = range(group + 1).map((count) => groupBits(p, count));
   let place = 0; // in bits
   for (let start = 0; start < elements.length; start += group) {
-    const end = Math.min(start + group, elements.length);
-    let integer = 0;
-    for (let i = end; i-- > start; ) integer = integer * p + elements[i];
-    for (let bits = end - start < group ? groupBits(p, end - start) : whole; bits > 0; ) {
-      const taken = Math.min(8 - (place % 8), bits);
+    const part = [...elements.slice(start, start + group)];
+    let integer = joined(part.reverse(), p);
+    for (let taken, bits = sizes[part.length]; bits > 0; bits -= taken, place += taken) {
+      taken = min(8 - (place % 8), bits);
       packed[place >>> 3] |= integer % 2 ** taken << place % 8;
-      integer = Math.floor(integer / 2 ** taken);
-      [place, bits] = [place + taken, bits - taken];
+      integer = floor(integer / 2 ** taken);
     }
   }
   return packed;

@@ -1,121 +1,91 @@
 /** Fields of plans, with the type and range of each: a plan has all of them, and no others. */
 
+import { isWhole } from "./arithmetic.js";
 import { committeeParameters } from "./committee.js";
-import { MalformedError, RefusedError } from "./errors.js";
+import { MalformedError, RefusedError, must } from "./errors.js";
 
 /** @typedef {(value: any) => boolean} Check throws a MalformedError for a field of a record */
 /** @typedef {Record<string, Check>} Fields */
 
-const BELOW_ONE = 1 - Number.EPSILON / 2;
-const ABOVE_ZERO = Number.MIN_VALUE;
-
 /** @type {(least: number, most: number) => Check} */
-const number = (least, most) => (value) =>
-  typeof value === "number" && value >= least && value <= most;
-
+const number = (least, most) => (x) => typeof x === "number" && x >= least && x <= most;
 /** @type {(least: number, most: number) => Check} */
-const whole = (least, most) => (value) => Number.isSafeInteger(value) && number(least, most)(value);
-
-/** @type {(least: number, most: number, pattern?: RegExp) => Check} */
-const text = (least, most, pattern = /^/) => (value) =>
-  typeof value === "string" && pattern.test(value) && whole(least, most)([...value].length);
-
+const whole = (least, most) => (x) => isWhole(x) && x >= least && x <= most;
+/** @type {(least: number, most?: number, pattern?: RegExp) => Check} */
+const text = (least, most = Infinity, pattern = /^/) => (x) =>
+  typeof x === "string" && pattern.test(x) && whole(least, most)([...x].length);
 /** @type {(...values: any[]) => Check} */
-const oneOf = (...values) => (value) => values.includes(value);
-
+const oneOf = (...values) => (x) => values.includes(x);
 /** @type {(each: Check, least: number, most: number) => Check} */
-const list = (each, least, most) => (value) =>
-  Array.isArray(value) && whole(least, most)(value.length) && value.every(each);
-
+const list = (each, least, most) => (x) =>
+  Array.isArray(x) && whole(least, most)(x.length) && x.every(each);
 /** @type {(check: Check) => Check} */
-const orNull = (check) => (value) => value === null || check(value);
+const orNull = (check) => (x) => x === null || check(x);
 
-/** @type {(value: any) => boolean} */
-const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
-
-/** @type {(fields: Fields) => Check} */
-const record = (fields) => (value) => {
-  if (!isObject(value)) return false;
-  for (const name of new Set([...Object.keys(fields), ...Object.keys(value)])) {
+/** Check a record by the fields that `choose` returns for it. @type {(choose: (value: any) =>
+ *   Fields | undefined) => Check} */
+const record = (choose) => (value) => {
+  const fields = Object(value) === value && !Array.isArray(value) && choose(value);
+  if (!fields) return false;
+  for (const name in { ...fields, ...value }) {
     const isKnown = Object.hasOwn(fields, name) && Object.hasOwn(value, name);
-    if (!isKnown || !fields[name](value[name])) {
-      throw new MalformedError(`a plan's field ${name} is missing, unknown, or beyond its range`);
-    }
+    must(isKnown && fields[name](value[name]),
+      `a plan's field ${name} is missing, unknown, or beyond its range`);
   }
   return true;
 };
+/** @type {(fields: Fields) => Check} */
+const fixed = (fields) => record(() => fields);
+/** @type {(domains: Record<string, Fields>) => Check} */
+const domainOf = (domains) => record(({ kind }) =>
+  Object.hasOwn(domains, kind) ? { kind: () => true, ...domains[kind] } : undefined);
 
-/** @type {(name: string, records: Record<string, Fields>) => Check} */
-const kinds = (name, records) => (value) =>
-  isObject(value) &&
-  Object.hasOwn(records, value[name]) &&
-  record({ [name]: () => true, ...records[value[name]] })(value);
-
-/** @type {(name: string, having: Fields, lacking: Fields) => Check} */
-const either = (name, having, lacking) => (value) =>
-  isObject(value) && record(name in value ? having : lacking)(value);
-
+const BELOW_ONE = 1 - Number.EPSILON / 2;
+const positive = (most = BELOW_ONE) => number(Number.MIN_VALUE, most);
 const bool = oneOf(true, false);
 const hex32 = text(64, 64, /^[0-9a-f]*$/);
 const rate = number(0, BELOW_ONE);
 const exponent = whole(1, 128);
 const float = number(-Number.MAX_VALUE, Number.MAX_VALUE);
-const anyText = text(0, Infinity);
+const many = 2 ** 20;
+const items = list(text(0), 1, many);
 const cells = whole(1, 12_582_912);
-
 const segments = list(text(1, 64, /^[^:\x00-\x1f]+$/), 2, 4096);
-const HASHED = {
+const hashed = {
   max_bytes: whole(1, 4096), key_bits: oneOf(24, 32, 40, 48, 72), salt: text(0, 16, /^[ -~]*$/),
 };
-const DIGITS = {
+const digits = {
   alphabet: { characters: text(2, 4096), length: whole(1, 256), pad: text(0, 1) },
   utf8: { max_bytes: whole(1, 1024) },
   interval: { low: float, high: float, alpha: whole(2, 256), length: whole(1, 48) },
 };
-const domain = kinds("kind", {
-  ...DIGITS,
-  hashed: HASHED,
-  "hashed-product": { ...HASHED, segments },
-  listed: { items: list(anyText, 2, 2 ** 20) },
-  product: { segments, inner: kinds("kind", DIGITS) },
+const domain = domainOf({
+  ...digits, hashed, "hashed-product": { ...hashed, segments },
+  listed: { items: list(text(0), 2, many) }, product: { segments, inner: domainOf(digits) },
 });
 
-const OPERATORS = {
-  corrupt: rate, dropout: rate, members: list(hex32, 3, 100), size: orNull(whole(3, 100)),
-};
-const VOLUNTEERS = {
-  corrupt: rate, dropout: rate, volunteers: whole(3, 5000), size: whole(3, 1000),
-  sigma: exponent, eta: exponent,
-};
-const terms = record({
-  cohort_size: whole(3, 100_000), minimum: whole(3, 100_000), cohorts: whole(1, 1000),
-  corrupt: rate, dropout: rate, sigma: exponent, eta: exponent,
+const rates = { corrupt: rate, dropout: rate };
+const drawn = { ...rates, sigma: exponent, eta: exponent };
+const volunteers = { ...drawn, volunteers: whole(3, 5000), size: whole(3, 1000) };
+const operators = { ...rates, members: list(hex32, 3, 100), size: orNull(whole(3, 100)) };
+const terms = fixed({
+  ...drawn, cohort_size: whole(3, 1e5), minimum: whole(3, 1e5), cohorts: whole(1, 1000),
   registrar: orNull(hex32), sum: oneOf("pairwise", "one-shot"),
-  committee: orNull(either("volunteers", VOLUNTEERS, OPERATORS)),
+  committee: orNull(record((value) => ("volunteers" in value ? volunteers : operators))),
 });
 
-const NOISE = {
+const noise = {
   epsilon: number(1e-6, 40), delta: number(1e-11, BELOW_ONE), colluders: whole(0, 1000),
   mode: oneOf("sample-threshold", "noise", "both"), relation: oneOf("add-remove", "replace-one"),
-  theta: orNull(whole(1, 10_000)), probability: orNull(number(1e-6, BELOW_ONE)),
-  every_round: bool, join_probability: number(ABOVE_ZERO, 1),
+  theta: orNull(whole(1, 1e4)), probability: orNull(number(1e-6, BELOW_ONE)),
+  every_round: bool, join_probability: positive(1),
 };
-const release = record({
-  probability: number(ABOVE_ZERO, 1), threshold: whole(1, 2 ** 31), variance: number(0, 2 ** 24),
+const release = fixed({
+  probability: positive(1), threshold: whole(1, 2 ** 31), variance: number(0, 2 ** 24),
 });
-const voteTable = record({
-  bound: whole(2, 2 ** 52), votes: whole(1, 2 ** 31 - 1), width: whole(1, 2 ** 21),
-  evidence: whole(1, 2 ** 53),
-});
-const items = list(anyText, 1, 2 ** 20);
-const WINDOW = { items, bits: whole(1, 40) };
-const SPLIT = { items, counters: whole(1, 4096) };
-
-/** @type {[Fields, Fields]} */
-const SKETCH = [
-  { rows: whole(1, 63), epsilon: orNull(NOISE.epsilon), delta: NOISE.delta },
-  { width: whole(2, 2 ** 26), release: orNull(release) },
-];
+const windowed = { items, bits: whole(1, 40) };
+const split = { items, counters: whole(1, 4096) };
+const few = 2 ** 16;
 
 /** The fields that the question and the plan of each mechanism add.
  * @type {Record<string, [Fields, Fields]>} */
@@ -124,27 +94,28 @@ const MECHANISMS = {
     { hash_bits: whole(0, 24), message_bytes: whole(0, 2 ** 27) },
     {
       cells, max_value: whole(1, 2 ** 31 - 1), prime: whole(0, 2 ** 26 - 1),
-      counter_groups: list(either("bits", WINDOW, SPLIT), 0, 64),
-      counter_classes: list(whole(1, Infinity), 0, 2 ** 16), table_classes: whole(0, 2 ** 16),
-      string_pieces: list(record({ name: anyText, piece: whole(0, 1365) }), 0, 2 ** 16),
+      counter_groups: list(record((value) => ("bits" in value ? windowed : split)), 0, 64),
+      counter_classes: list(whole(1, Infinity), 0, few), table_classes: whole(0, few),
+      string_pieces: list(fixed({ name: text(0), piece: whole(0, 1365) }), 0, few),
     },
   ],
   "adaptive-iblt": [{ hash_bits: whole(0, 24), rule: oneOf("paper", "steady") }, { cells }],
-  "hierarchical-histogram": [{ ...NOISE, contribution: whole(1, 1) }, { release }],
+  "hierarchical-histogram": [{ ...noise, contribution: whole(1, 1) }, { release }],
   "number-sums": [{ contribution: whole(1, 1), confidence: oneOf(0.5) }, {}],
   triehh: [
-    { ...NOISE, stride: whole(1, 8), truncate: bool, vote_tables: bool },
+    { ...noise, stride: whole(1, 8), truncate: bool, vote_tables: bool },
     {
-      release, level: whole(1, 1024), table_shape: orNull(voteTable),
-      frontier: list(text(0, 2048, /^([0-9a-f]{2})*$/), 1, 2 ** 20),
+      release, level: whole(1, 1024), table_shape: orNull(fixed({
+        bound: whole(2, 2 ** 52), votes: whole(1, 2 ** 31 - 1), width: whole(1, 2 ** 21),
+        evidence: whole(1, 2 ** 53),
+      })),
+      frontier: list(text(0, 2048, /^([0-9a-f]{2})*$/), 1, many),
     },
   ],
-  "count-median": SKETCH,
-  "count-sketch": SKETCH,
   "approximate-histogram": [
     {
-      rule: oneOf("practical", "theorem"), beta: number(ABOVE_ZERO, BELOW_ONE),
-      repetitions: orNull(whole(1, 2000)), rows: orNull(whole(1, 63)),
+      rule: oneOf("practical", "theorem"), beta: positive(), repetitions: orNull(whole(1, 2000)),
+      rows: orNull(whole(1, 63)),
     },
     {
       cells, tables: whole(1, 2000), rows: whole(0, 63), width: whole(0, 2 ** 26),
@@ -152,12 +123,12 @@ const MECHANISMS = {
     },
   ],
 };
-const QUESTION = {
-  threshold: number(1, 1e12), contribution: whole(1, 10_000), domain,
-  confidence: number(ABOVE_ZERO, BELOW_ONE), message_bytes: whole(1, 2 ** 27),
+const question = {
+  threshold: number(1, 1e12), contribution: whole(1, 1e4), domain, confidence: positive(),
+  message_bytes: whole(1, 2 ** 27),
 };
-const PLAN = {
-  study: text(1, 64), round: whole(1, 10_000), rounds: whole(1, 10_000), terms, seed: hex32,
+const shared = {
+  study: text(1, 64), round: whole(1, 1e4), rounds: whole(1, 1e4), terms, seed: hex32,
   t: number(1, 1e15),
 };
 
@@ -170,19 +141,15 @@ export function checkFields(plan) {
   if (!Object.hasOwn(MECHANISMS, name)) {
     throw new RefusedError("mechanism", `asks by ${name}, which only devices in Python answer`);
   }
-  const [question, more] = MECHANISMS[name];
+  const [asked, more] = MECHANISMS[name];
   const mechanism = oneOf(name);
-  const asked = record({ mechanism, ...QUESTION, ...question });
-  if (record({ mechanism, ...PLAN, ...more, question: asked })(plan)) checkTerms(plan.terms);
-}
-
-/** Check what fields of terms say together, as `checkFields`. @type {(terms: any) => void} */
-function checkTerms({ sum, committee, registrar, cohorts }) {
-  const isDrawn = committee !== null && "volunteers" in committee;
-  const fault =
-    ((sum === "one-shot") !== (committee !== null) && "a one-shot sum alone has a committee") ||
-    (committee && cohorts !== 1 && `a one-shot sum has one cohort, not ${cohorts}`) ||
-    (isDrawn && !registrar && "a committee of volunteers needs a registrar, which draws it") ||
-    (committee && committeeParameters(committee).corrupt < 1 && "each member could read devices");
-  if (fault) throw new MalformedError(`a plan's terms cannot be: ${fault}`);
+  fixed({
+    mechanism, ...shared, ...more, question: fixed({ mechanism, ...question, ...asked }),
+  })(plan);
+  const { sum, committee, registrar, cohorts } = plan.terms;
+  must((sum === "one-shot") === !!committee, "a one-shot sum alone has a committee");
+  if (!committee) return;
+  must(cohorts === 1, "a one-shot sum has one cohort");
+  must(registrar || !committee.volunteers, "a registrar draws a committee of volunteers");
+  must(committeeParameters(committee).corrupt, "each member of the committee could read devices");
 }

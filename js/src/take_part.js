@@ -127,12 +127,11 @@ async function participate(request, policy, journal, transport, registrar, outco
   }
   const proof = request.registrarToken ?? "";
   const enrolment = await enrolAtRegistrar(registrar, proof, plan, identity.publicKey);
-  const { read: choices } = await keystream(identity.choices);
+  const choices = await keystream(identity.choices);
   const options = { maxCopies: maxCopies(plan, policy), choices };
   const encoded = await encode(plan, items, systemRandom, options);
   outcome.leftOut = encoded.leftOut;
-  const committee = view.cohorts?.[0]?.committee;
-  const session = await openSession(opened, committee ? unhex(committee) : null);
+  const session = await openSession(opened, unhex(view.cohorts?.[0]?.committee ?? ""));
   const bytes = await makeMessage(session, identity, enrolment, encoded, systemRandom);
   await journal.record({ ...vector, digest: hex(await sha256(bytes)) }, policy, plan);
   transport.patience = Math.min(request.patience ?? PATIENCE_SECONDS, policy.max_round_seconds);
@@ -179,7 +178,7 @@ async function acceptedPlan({ number, plan: text }, study, rounds, policy) {
     const reason = `shows the plan of round ${plan.round} of ${plan.study}`;
     throw new RefusedError("plan", `${reason} for round ${number} of ${study}`);
   }
-  checkPlan(plan, policy, rounds);
+  checkPlan(plan, policy);
   if ((plan.question.join_probability ?? 1) !== 1) {
     const reason = "asks devices to join by a coin, which a device in JavaScript does not flip";
     throw new RefusedError("join_probability", reason);

@@ -183,7 +183,6 @@ class FrequencySketchMechanism(SumMechanism[FrequencySketchQuestion, FrequencySk
 
     question_type = FrequencySketchQuestion
     plan_type = FrequencySketchPlan
-    is_in_javascript = True
     description = Description(
         purpose="counts of a small domain; private with `epsilon`", cost="`message_bytes` per round"
     )

@@ -22,8 +22,6 @@ PLANS = (
     "tracked, some items",
     "adaptive-iblt, text",
     "approximate-histogram, practical",
-    "count-median",
-    "count-sketch, in noise",
     "hierarchical-histogram, sampled",
     "number-sums",
     "triehh, in a table",

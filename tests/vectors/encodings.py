@@ -14,7 +14,7 @@ _UNANSWERED = {  # examples that a device in JavaScript does not answer, by the 
     "triehh, in a table": "mechanism",
     "triehh, in noise": "epsilon",
     "hierarchical-histogram, both": "epsilon",
-    "count-median, in noise": "epsilon",
+    "count-median": "mechanism",
 }
 
 
@@ -23,11 +23,10 @@ def encodings() -> dict[str, Any]:
     rng = Random("encodings")
     refused = dict[str, Any]()
     for _ in range(300):
-        case = random_case(rng, "count-median")
-        refusal = answer(case)["refusal"]
-        if refusal is not None and refusal["limit"] not in refused:
+        case = random_case(rng, "approximate-histogram")
+        if limit := answer(case)["refusal"]:
             shown = {name: case[name] for name in ("plan", "policy")}
-            refused[refusal["limit"]] = {"comment": refusal["limit"]} | shown | {"refusal": refusal}
+            refused.setdefault(limit, {"comment": f"by {limit}", "limit": limit} | shown)
     return {
         "encodings": [each for name in dict.fromkeys(MECHANISMS) for each in _cases(name)],
         "plans_to_refuse": [refused[limit] for limit in sorted(refused)],

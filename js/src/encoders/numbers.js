@@ -1,36 +1,37 @@
 /** Sums of numbers: for each segment the devices, their numbers and squares, in digits. */
 
+import { ceil, digitsOf, firstTrue, floor, joined, log2, max, min } from "../arithmetic.js";
+import { power, range } from "../arithmetic.js";
 import { unhex } from "../bytes.js";
-import { domainOf, joined, power } from "../domains.js";
-import { MalformedError } from "../errors.js";
+import { domainOf } from "../domains.js";
+import { must } from "../errors.js";
 import { MAX_PRIME, packedBytes, uniform } from "../field.js";
-import { isAbove, multiplyAdd, range, seededStream, toLong } from "../hashing.js";
-import { checked, firstTrue, maxDevices, primeAbove } from "../moduli.js";
-import { digitsOf } from "./table.js";
+import { seededStream } from "../hashing.js";
+import { checked, maxDevices, primeAbove } from "../moduli.js";
 
 const MAX_DIGITS = 8; // of a square
 const MIN_CHECK_BITS = 60;
 
-/** @param {any} plan @returns the prime, the base and numbers of digits of n, S and Q, checks */
+/** Return the prime, the base and numbers of digits of n, S and Q, and checks of the format with
+ * the least bytes. @param {any} plan */
 function format({ question, terms }) {
   const domain = domainOf(question.domain);
   const largest = checked(power(domain.base, domain.width), "the number of cells", 2, 2 ** 32) - 1;
-  const square = multiplyAdd(toLong(largest), toLong(largest));
-  const segments = Math.max(1, domain.segments.length);
-  const formats = range(MAX_DIGITS + 1).slice(1).flatMap((count) => {
+  const segments = max(1, domain.segments.length);
+  const formats = range(MAX_DIGITS, 1).flatMap((count) => {
     const base = firstTrue(2, MAX_PRIME, (each) =>
-      isAbove(range(count).reduce((product) => multiplyAdd(product, toLong(each)), [1]), square));
+      BigInt(each) ** BigInt(count) > BigInt(largest) ** 2n);
     const bound = maxDevices(terms) * (base - 1);
     if (bound >= MAX_PRIME) return [];
     const p = primeAbove(terms, bound);
     const ofNumber = firstTrue(1, count, (each) => power(base, each) > largest);
-    const checks = Math.ceil(MIN_CHECK_BITS / Math.log2(p));
+    const checks = ceil(MIN_CHECK_BITS / log2(p));
     const length = segments * (1 + ofNumber + count) + checks;
     return [{ p, base, counts: [1, ofNumber, count], checks, segments, length }];
   });
-  if (!formats.length) throw new MalformedError("sums of numbers need a prime above 2^26");
+  must(formats.length, "sums of numbers need a prime above 2^26");
   const bytes = formats.map(({ p, length }) => packedBytes(p, length));
-  return formats[bytes.indexOf(Math.min(...bytes))];
+  return formats[bytes.indexOf(min(...bytes))];
 }
 
 /** @type {import("../encode.js").Encoder} */
@@ -39,19 +40,18 @@ export const numberSums = {
   shape: format,
   async encode(plan, held) {
     const { p, base, counts, checks, segments, length } = format(plan);
-    const elements = new Uint32Array(length);
+    const elements = Array(length).fill(0);
     const domain = domainOf(plan.question.domain);
     for (const { item } of held) {
-      const cell = toLong(joined(domain.digits(item), domain.base));
-      const digits = [[1], cell, multiplyAdd(cell, cell)].flatMap((amount, i) =>
-        digitsOf(amount, base, counts[i]));
-      const segment = Math.max(0, domain.segments.indexOf(item.split(":")[0]));
+      const cell = BigInt(joined(domain.digits(item), domain.base));
+      const segment = max(0, domain.segments.indexOf(item.split(":")[0]));
+      const digits = counts.flatMap((count, i) => digitsOf(cell ** BigInt(i), base, count));
       digits.forEach((digit, row) => (elements[row * segments + segment] = digit));
     }
     const summed = length - checks;
     const stream = await seededStream(unhex(plan.seed), "number sums");
     (await uniform(p, checks * summed, stream)).forEach((factor, i) => {
-      const check = summed + Math.floor(i / summed);
+      const check = summed + floor(i / summed);
       elements[check] = (elements[check] + factor * elements[i % summed]) % p;
     });
     return elements;

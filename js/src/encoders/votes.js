@@ -1,82 +1,79 @@
 /** Votes that secret coins hide: of a level of a trie, and of all prefixes of a value at once. */
 
-import { domainOf, joined, power } from "../domains.js";
-import { MalformedError, RefusedError } from "../errors.js";
-import { range } from "../hashing.js";
+import { joined, min, power, range, sum } from "../arithmetic.js";
+import { domainOf } from "../domains.js";
+import { RefusedError, must } from "../errors.js";
+import { flipCoins } from "../hashing.js";
 import { checked, maxDevices, primeAbove } from "../moduli.js";
-import { withNoise } from "./sketches.js";
-
-const MAX_CELLS = 2 ** 24;
 
 /** @typedef {import("../encode.js").Encoder} Encoder */
 
-/** @param {any} plan @returns {{p: number, domain: import("../domains.js").Domain}} checked */
-function votes({ mechanism, question, release, terms }) {
+/** Return the prime and the domain of votes without noise. @param {any} plan */
+function votes({ question, release, terms }) {
   const { probability, variance } = release;
   checked(question.join_probability, "join_probability", probability, 1);
-  if (variance !== 0 || probability === 1) {
-    throw withNoise(mechanism, "ask for the mode sample-threshold");
+  if (variance || probability === 1) {
+    throw new RefusedError("epsilon", "has noise, which only devices in Python make: ask for the "
+      + "mode sample-threshold");
   }
   const domain = domainOf(question.domain);
   checked(domain.segments.length ? 0 : domain.base, "the base of digits", 2, 256);
   return { p: primeAbove(terms, maxDevices(terms)), domain };
 }
 
-/** @param {any} plan @param {import("../hashing.js").Chance} chance @param {number} count */
-const voteCoins = ({ question, release }, chance, count) =>
-  chance.coins(count, release.probability, question.join_probability);
+/** @type {(plan: any, random: import("../hashing.js").Random, count: number) =>
+ *   Promise<boolean[]>} */
+const voteCoins = ({ question, release }, random, count) =>
+  flipCoins(random, count, release.probability, question.join_probability);
 
 /** @type {Encoder} one cell for each prefix of each length, of which an item has one per length */
 export const hierarchicalHistogram = {
   shape(plan) {
     const { p, domain: { base, width } } = votes(plan);
     checked(power(base, width), "the number of leaves", 2, 2 ** 22);
-    return { p, length: range(width).reduce((sum, level) => sum + power(base, level + 1), 0) };
+    return { p, length: sum(range(width, 1).map((level) => power(base, level))) };
   },
-  async encode(plan, held, chance) {
-    const elements = new Uint32Array(this.shape(plan).length);
+  async encode(plan, held, random) {
+    const elements = Array(this.shape(plan).length).fill(0);
     const { base, digits } = domainOf(plan.question.domain);
+    const row = held.length ? digits(held[0].item) : [];
+    const coins = await voteCoins(plan, random, row.length);
     let first = 0; // cell of the level
-    const cells = (held.length ? digits(held[0].item) : []).map((_, level, all) => {
-      const cell = first + joined(all.slice(0, level + 1), base);
+    row.forEach((_, level) => {
+      if (coins[level]) elements[first + joined(row.slice(0, level + 1), base)] = 1;
       first += power(base, level + 1);
-      return cell;
     });
-    const coins = await voteCoins(plan, chance, cells.length);
-    cells.forEach((cell, level) => (elements[cell] = coins[level] ? 1 : 0));
     return elements;
   },
 };
 
-/** @param {any} plan @returns {{start: number, end: number}} the digits that a level votes for */
-function levelOf({ level, question }) {
-  const { width } = domainOf(question.domain);
-  const start = (level - 1) * question.stride;
-  checked(level, "level", 1, Math.ceil(width / question.stride));
-  return { start, end: Math.min(start + question.stride, width) };
+/** Return the first digit for which a level votes, and the end of these. @param {any} plan */
+function levelOf({ level, question: { domain, stride } }) {
+  const { width } = domainOf(domain);
+  const start = (level - 1) * stride;
+  checked(start, "the level's first digit", 0, width - 1);
+  return [start, min(start + stride, width)];
 }
 
 /** @type {Encoder} one cell for each continuation of each prefix of the plan's frontier */
 export const trieHh = {
   shape(plan) {
     const { p, domain } = votes(plan);
-    const { mechanism, level, frontier } = plan;
-    const { start, end } = levelOf(plan);
+    const [start, end] = levelOf(plan);
     if (plan.table_shape) {
-      const reason = `asks by ${mechanism} for a table of votes, which is not made in JavaScript`;
-      throw new RefusedError("mechanism", `${reason}: leave out vote_tables`);
+      throw new RefusedError("mechanism", "has a table of votes, which only devices in Python make: "
+        + "leave out vote_tables");
     }
-    if (frontier.some((/** @type {string} */ each) => each.length !== 2 * start)) {
-      throw new MalformedError(`level ${level} has prefixes of ${start} digits`);
-    }
-    const cells = frontier.length * power(domain.base, end - start);
-    return { p, length: checked(cells, "the number of cells", 1, MAX_CELLS) };
+    const isOfLevel = (/** @type {string} */ prefix) => prefix.length === 2 * start;
+    must(plan.frontier.every(isOfLevel), `this level has prefixes of ${start} digits`);
+    const cells = plan.frontier.length * power(domain.base, end - start);
+    return { p, length: checked(cells, "the number of cells", 1, 2 ** 24) };
   },
-  async encode(plan, held, chance) {
-    const elements = new Uint32Array(this.shape(plan).length);
+  async encode(plan, held, random) {
+    const elements = Array(this.shape(plan).length).fill(0);
     const { base, digits } = domainOf(plan.question.domain);
-    const { start, end } = levelOf(plan);
-    const coins = await voteCoins(plan, chance, held.length);
+    const [start, end] = levelOf(plan);
+    const coins = await voteCoins(plan, random, held.length);
     const voted = new Set(); // a device votes once for a cell, by its first coin
     held.forEach(({ item }, i) => {
       const row = digits(item);
@@ -90,12 +87,10 @@ export const trieHh = {
   },
 };
 
-/**
- * Return the form of an item that a trie counts; null if it is outside the domain.
- *
- * @param {any} question @param {import("../domains.js").Domain} domain @param {string} item
- */
+/** Return the form of an item that a trie counts; null if it is outside the domain.
+ * @type {(question: any, domain: import("../domains.js").Domain, item: string) =>
+ *   string | null} */
 export function canonicalOfTrie({ domain: { pad }, truncate }, domain, item) {
-  const text = truncate ? domain.truncate(item) : domain.canonical(item);
+  const text = (truncate && domain.truncate ? domain.truncate : domain.canonical)(item);
   return text === null || (pad && text.includes(pad)) ? null : text;
 }

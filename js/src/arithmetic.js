@@ -1,0 +1,36 @@
+/** Arithmetic of whole numbers that are exact below 2^53, and of digits. */
+
+export const { ceil, floor, log2, max, min } = Math;
+export const isWhole = Number.isSafeInteger;
+
+/** Return `count` numbers from `first` on. @type {(count: number, first?: number) => number[]} */
+export const range = (count, first = 0) => Array.from({ length: count }, (_, i) => first + i);
+
+/** Return the sum of numbers. @type {(numbers: number[]) => number} */
+export const sum = (numbers) => numbers.reduce((total, each) => total + each, 0);
+
+/** Return base^exponent. @type {(base: number, exponent: number) => number} */
+export const power = (base, exponent) => range(exponent).reduce((product) => product * base, 1);
+
+/** Return the number of bits. @type {(n: number) => number} */
+export const bitLength = (n) =>
+  n < 2 ** 32 ? 32 - Math.clz32(n) : 32 + bitLength(floor(n / 2 ** 32));
+
+/** Return the number of digits, the first counts most. @type {(digits: number[], base: number) =>
+ *   number} */
+export const joined = (digits, base) => digits.reduce((total, digit) => total * base + digit, 0);
+
+/** Return digits of a whole number, the lowest first.
+ * @type {(n: number | bigint, base: number, count: number) => number[]} */
+export const digitsOf = (n, base, count) =>
+  range(count).map((i) => Number((BigInt(n) / BigInt(base) ** BigInt(i)) % BigInt(base)));
+
+/** Return the first number for which a condition holds, which holds for all after it, or `high`.
+ * @type {(low: number, high: number, holds: (n: number) => boolean) => number} */
+export function firstTrue(low, high, holds) {
+  while (low < high) {
+    const middle = floor((low + high) / 2);
+    [low, high] = holds(middle) ? [low, middle] : [middle + 1, high];
+  }
+  return high;
+}
