@@ -15,16 +15,17 @@ const CHUNK_LIMIT = 2 ** 24;
 /**
  * @typedef {object} Digits of a domain; there are none if the base is 0
  * @property {number} base @property {number} width
- * @property {(item: string) => number[]} digits of an item inside
+ * @property {(item: string) => number[] | Uint8Array} digits of an item inside
  * @property {Form} canonical null for an item outside
  * @property {Form} [truncate] the longest beginning that is inside, if that is another form
  *
  * @typedef {object} Keys
+ * @property {(item: string) => number[]} digits of the same number for all items
  * @property {number} chunks of a key @property {number} bound of each chunk
  * @property {(item: string) => Promise<{name: string, key: number[]}>} keyed of an item inside
  * @property {string[]} segments none if the domain has none
  *
- * @typedef {Digits & Keys} Domain
+ * @typedef {Omit<Digits, "digits"> & Keys} Domain
  */
 
 /** Return the domain of a plan's document. @type {(document: any) => Domain} */
@@ -42,36 +43,36 @@ const KINDS = new Map([
 const withoutDigits = { digits: () => [], base: 0, width: 0 };
 
 /** Return a domain of digits, of which chunks have as many as stay below 2^24. The digit `pad` fills
- * the last chunk. @type {(domain: Digits, pad?: number) => Domain} */
+ * those of short items. @type {(domain: Digits, pad?: number) => Domain} */
 function withKeys(domain, pad = 0) {
-  const { base, width, digits } = domain;
+  const { base, width } = domain;
   const most = firstTrue(1, 24, (count) => power(base, count + 1) > CHUNK_LIMIT);
   const chunks = ceil(width / most);
   const size = ceil(width / chunks);
-  const keyed = async (/** @type {string} */ name) => {
-    const row = digits(name);
-    const chunk = (/** @type {number} */ i) =>
-      joined(range(size, i * size).map((place) => row[place] ?? pad), base);
-    return { name, key: range(chunks).map(chunk) };
+  const padded = (/** @type {string} */ item, /** @type {number} */ count) => {
+    const row = domain.digits(item);
+    return range(count).map((i) => row[i] ?? pad);
   };
-  return { ...domain, chunks, bound: power(base, size), keyed, segments: [] };
+  const digits = (/** @type {string} */ item) => padded(item, width);
+  const keyed = async (/** @type {string} */ name) => {
+    const row = padded(name, chunks * size);
+    return { name, key: range(chunks).map((i) => joined(row.slice(i * size, (i + 1) * size), base)) };
+  };
+  return { ...domain, digits, chunks, bound: power(base, size), keyed, segments: [] };
 }
 
 /** Return texts of known characters. @type {(document: any) => Domain} */
 function alphabet({ characters, length, pad }) {
   const letters = [...characters];
-  const padPlace = max(0, letters.indexOf(pad));
+  const digits = (/** @type {string} */ item) => [...item].map((letter) => letters.indexOf(letter));
   const canonical = (/** @type {string} */ item) => {
-    const own = [...item];
-    const fits = pad ? own.length <= length && own.at(-1) !== pad : own.length === length;
-    return fits && own.every((letter) => letters.includes(letter)) ? item : null;
+    const row = digits(item);
+    const fits = pad ? row.length <= length && !item.endsWith(pad) : row.length === length;
+    return fits && !row.includes(-1) ? item : null;
   };
   const truncate = (/** @type {string} */ item) => canonical([...item].slice(0, length).join(""));
-  const digits = (/** @type {string} */ item) => {
-    const own = [...item];
-    return range(length).map((i) => (i < own.length ? letters.indexOf(own[i]) : padPlace));
-  };
-  return withKeys({ canonical, truncate, digits, base: letters.length, width: length }, padPlace);
+  const domain = { canonical, truncate, digits, base: letters.length, width: length };
+  return withKeys(domain, max(0, letters.indexOf(pad)));
 }
 
 /** Return texts of few bytes. @type {(document: any) => Domain} */
@@ -82,11 +83,7 @@ function shortText({ max_bytes: width }) {
     const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
     return canonical(decoder.decode(utf8(item).subarray(0, width), { stream: true }));
   };
-  const digits = (/** @type {string} */ item) => {
-    const bytes = utf8(item);
-    return range(width).map((i) => bytes[i] ?? 0);
-  };
-  return withKeys({ canonical, truncate, digits, base: 256, width });
+  return withKeys({ canonical, truncate, digits: utf8, base: 256, width });
 }
 
 /** Return listed texts. @type {(document: any) => Domain} */
@@ -189,5 +186,5 @@ export function numberText(x) {
   const [digits, exponent] = x.toExponential().split("e");
   const isShort = Number(exponent) >= -4 && Number(exponent) < 16;
   if (isShort) return Number.isInteger(x) ? `${Object.is(x, -0) ? "-0" : x}.0` : `${x}`;
-  return `${digits}e${exponent[0]}${exponent.slice(1).padStart(2, "0")}`;
+  return `${digits}e${exponent.replace(/\b\d$/, "0$&")}`;
 }

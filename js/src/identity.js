@@ -5,75 +5,60 @@
  * it returns to a study, and nobody can link its identities in two studies.
  */
 
-import { concat, hex, sha256, statement, unhex, utf8 } from "./bytes.js";
-import { MalformedError, RefusedError } from "./errors.js";
+import { concat, hex, sha256, statement, subtle, unhex, utf8 } from "./bytes.js";
+import { RefusedError, must } from "./errors.js";
 import { signingKey, verify } from "./keys.js";
 import { enrolmentScope } from "./plan.js";
 import { Transport, readJson } from "./transport.js";
 
 /** @typedef {Awaited<ReturnType<typeof deriveIdentity>>} Identity */
+/** @typedef {import("./bytes.js").Bytes} Bytes */
 
-/**
- * Return the identity that a device with this secret has in a study of a service.
- *
- * @param {Uint8Array} secret 32 bytes @param {string} service its URL
- * @param {string | null} study null for all studies that ask for reports
- * @returns the public key and the function that signs; the text of the credential and the SHA-256
- *   of its bytes; and the key of the stream that selects among too many items, always the same ones
- */
+/** Return the identity that a device with this secret has in a study of the service at a URL: its
+ * keys, its credential with the SHA-256 of its bytes, and the key of the stream that always chooses
+ * the same among too many items. @param {Bytes} secret @param {string} service @param {string | null}
+ * study null for all studies that ask for reports */
 export async function deriveIdentity(secret, service, study) {
   const hmac = { name: "HMAC", hash: "SHA-256" };
-  const key = await crypto.subtle.importKey("raw", secret, hmac, false, ["sign"]);
-  const derive = async (/** @type {string} */ purpose) => {
-    const texts = [purpose, service, study].map((each) => JSON.stringify(each));
-    return new Uint8Array(await crypto.subtle.sign("HMAC", key, utf8(`[${texts.join(", ")}]`)));
-  };
-  const [pair, secret32] = [await signingKey(await derive("identity")), await derive("credential")];
-  const base64 = btoa(String.fromCharCode(...secret32));
-  const credential = base64.replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
-  const [credentialDigest, choices] = [await sha256(secret32), await derive("choices")];
-  return { ...pair, credential, credentialDigest, choices };
+  const key = await subtle.importKey("raw", secret, hmac, false, ["sign"]);
+  const [seed, bytes, choices] = await Promise.all(
+    ["identity", "credential", "choices"].map(async (purpose) => {
+      const texts = [purpose, service, study].map((each) => JSON.stringify(each)).join(", ");
+      return new Uint8Array(await subtle.sign("HMAC", key, utf8(`[${texts}]`)));
+    }));
+  const base64 = btoa(String.fromCharCode(...bytes)).slice(0, 43); // without "="
+  const credential = base64.replaceAll("+", "-").replaceAll("/", "_");
+  return { ...await signingKey(seed), credential, credentialDigest: await sha256(bytes), choices };
 }
 
-/**
- * Register an identity at a service that is not open; repeating it changes nothing.
- *
- * @param {Transport} transport @param {Identity} identity
- * @param {string} token that may have expired: registered devices stay registered
- * @throws {ServiceError} if the token has no enrolments left, or the identity was revoked
- */
+/** Register an identity at a service that is not open; repeating it changes nothing. The token may
+ * have expired: registered devices stay registered. Throws a ServiceError if it has no enrolments
+ * left, or the identity was revoked.
+ * @type {(transport: Transport, identity: Identity, token: string) => Promise<void>} */
 export async function enrolAtService(transport, identity, token) {
-  const digest = identity.credentialDigest;
+  const { publicKey, credentialDigest: digest } = identity;
   const possession = await identity.sign(concat(utf8("blindtally device v1\0"), digest));
-  const key = hex(identity.publicKey);
-  const json = { identity: key, credential: hex(digest), signature: hex(possession) };
+  const json = { identity: hex(publicKey), credential: hex(digest), signature: hex(possession) };
   await transport.send("POST", "/devices", { json, ticket: token }).catch((error) => {
     if (error.status !== 401) throw error;
   });
 }
 
-/**
- * Return the signature of the plan's registrar under an identity: 64 bytes, or none without one.
- *
- * @param {Transport | null} transport to the device's registrar
- * @param {string} proof that the device is real
- * @param {any} plan @param {Uint8Array} identity @returns {Promise<Uint8Array>}
- * @throws {ServiceError} if the registrar refuses, or does not answer
- * @throws {MalformedError} if the registrar that the plan names did not sign
- * @throws {RefusedError} if the plan names a registrar, and the device has none
- */
+/** Return the signature of the plan's registrar under an identity: 64 bytes, or none without one.
+ * The `proof` shows that the device is real. Throws a ServiceError if the registrar refuses, a
+ * MalformedError if its signature is wrong, and a RefusedError if the device has no registrar.
+ * @type {(transport: Transport | null, proof: string, plan: any, identity: Bytes) =>
+ *   Promise<Bytes>} */
 export async function enrolAtRegistrar(transport, proof, plan, identity) {
   const { study, question, terms, rounds } = plan;
   if (!terms.registrar) return new Uint8Array();
   if (!transport) {
-    const advice = "pass registrar, the address of the one that does";
-    throw new RefusedError("registrar", `names a registrar that enrols its devices: ${advice}`);
+    throw new RefusedError("registrar", "has a registrar that enrols its devices: pass its address");
   }
   const json = { study, question, terms, rounds, identity: hex(identity) };
   const options = { json, ticket: proof, maxBytes: 4096 };
-  const answer = await transport.send("POST", "/enrolments", options);
-  const signature = unhex(readJson(answer).signature);
+  const signature = unhex(readJson(await transport.send("POST", "/enrolments", options)).signature);
   const signed = await statement("enrolment", await enrolmentScope(plan), 0, identity);
-  if (await verify(unhex(terms.registrar), signature, signed)) return signature;
-  throw new MalformedError(`${transport.url} did not sign with the registrar's key`);
+  must(await verify(unhex(terms.registrar), signature, signed), "the registrar did not sign");
+  return signature;
 }

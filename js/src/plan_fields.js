@@ -1,135 +1,132 @@
-/** Fields of plans, with the type and range of each: a plan has all of them, and no others. */
+/**
+ * Fields of plans, with the type and range of each: a plan has all of them, and no others.
+ *
+ * A shape says which values a field has: a number `n` stands for whole numbers from 1 to n, or from
+ * 0 to -n if it is negative; `[shape, n]` for lists with as many entries; a pattern for texts;
+ * `true` for both truths; a record for a record with the same fields. A function decides itself.
+ */
 
 import { isWhole } from "./arithmetic.js";
 import { committeeParameters } from "./committee.js";
 import { MalformedError, RefusedError, must } from "./errors.js";
 
-/** @typedef {(value: any) => boolean} Check throws a MalformedError for a field of a record */
-/** @typedef {Record<string, Check>} Fields */
+/** @typedef {Record<string, any>} Fields each with its shape */
 
-/** @type {(least: number, most: number) => Check} */
-const number = (least, most) => (x) => typeof x === "number" && x >= least && x <= most;
-/** @type {(least: number, most: number) => Check} */
-const whole = (least, most) => (x) => isWhole(x) && x >= least && x <= most;
-/** @type {(least: number, most?: number, pattern?: RegExp) => Check} */
-const text = (least, most = Infinity, pattern = /^/) => (x) =>
-  typeof x === "string" && pattern.test(x) && whole(least, most)([...x].length);
-/** @type {(...values: any[]) => Check} */
-const oneOf = (...values) => (x) => values.includes(x);
-/** @type {(each: Check, least: number, most: number) => Check} */
-const list = (each, least, most) => (x) =>
-  Array.isArray(x) && whole(least, most)(x.length) && x.every(each);
-/** @type {(check: Check) => Check} */
-const orNull = (check) => (x) => x === null || check(x);
-
-/** Check a record by the fields that `choose` returns for it. @type {(choose: (value: any) =>
- *   Fields | undefined) => Check} */
-const record = (choose) => (value) => {
-  const fields = Object(value) === value && !Array.isArray(value) && choose(value);
-  if (!fields) return false;
-  for (const name in { ...fields, ...value }) {
-    const isKnown = Object.hasOwn(fields, name) && Object.hasOwn(value, name);
-    must(isKnown && fields[name](value[name]),
+/** Return whether a value has a shape; throws a MalformedError for a field of a record that does not.
+ * @type {(shape: any, value: any) => boolean} */
+function fits(shape, value) {
+  if (shape instanceof RegExp) return typeof value === "string" && shape.test(value);
+  if (typeof shape === "function") return shape(value);
+  if (typeof shape === "number") {
+    return isWhole(value) && value >= (shape < 0 ? 0 : 1) && value <= Math.abs(shape);
+  }
+  if (shape === true) return typeof value === "boolean";
+  if (Object(value) !== value || Array.isArray(value) !== Array.isArray(shape)) return false;
+  if (Array.isArray(shape)) {
+    return fits(shape[1], value.length) && value.every((/** @type {any} */ each) =>
+      fits(shape[0], each));
+  }
+  for (const name in { ...shape, ...value }) {
+    const isKnown = Object.hasOwn(shape, name) && Object.hasOwn(value, name);
+    must(isKnown && fits(shape[name], value[name]),
       `a plan's field ${name} is missing, unknown, or beyond its range`);
   }
   return true;
-};
-/** @type {(fields: Fields) => Check} */
-const fixed = (fields) => record(() => fields);
-/** @type {(domains: Record<string, Fields>) => Check} */
-const domainOf = (domains) => record(({ kind }) =>
-  Object.hasOwn(domains, kind) ? { kind: () => true, ...domains[kind] } : undefined);
+}
 
+/** @typedef {(value: any) => boolean} Check */
+/** @type {(least: number, most: number) => Check} */
+const number = (least, most) => (x) => x === +x && x >= least && x <= most;
+/** @type {(shape: any) => Check} */
+const orNull = (shape) => (x) => x === null || fits(shape, x);
+/** @type {(name: string, having: Fields, lacking: Fields) => Check} */
+const either = (name, having, lacking) => (x) => fits(name in Object(x) ? having : lacking, x);
+/** @type {(domains: Fields) => Check} */
+const oneOf = (domains) => (x) => {
+  const isKnown = Object.hasOwn(domains, x?.kind);
+  return isKnown && fits({ kind: /^/, ...domains[x.kind] }, x);
+};
+
+/** @type {(shape: any) => Check} */
+const several = (shape) => (x) => fits(shape, x) && x.length > 1;
+
+const MAX_FLOAT = Number.MAX_VALUE;
 const BELOW_ONE = 1 - Number.EPSILON / 2;
-const positive = (most = BELOW_ONE) => number(Number.MIN_VALUE, most);
-const bool = oneOf(true, false);
-const hex32 = text(64, 64, /^[0-9a-f]*$/);
 const rate = number(0, BELOW_ONE);
-const exponent = whole(1, 128);
-const float = number(-Number.MAX_VALUE, Number.MAX_VALUE);
-const many = 2 ** 20;
-const items = list(text(0), 1, many);
-const cells = whole(1, 12_582_912);
-const segments = list(text(1, 64, /^[^:\x00-\x1f]+$/), 2, 4096);
+const share = number(Number.MIN_VALUE, BELOW_ONE);
+const probability = number(Number.MIN_VALUE, 1);
+const hex32 = /^[0-9a-f]{64}$/;
+const anyText = /^/;
+const items = [anyText, 2 ** 20];
+const cells = 12_582_912;
+const hash_bits = -24;
+const message_bytes = 2 ** 27;
+const segments = several([/^[^:\x00-\x1f]{1,64}$/u, 4096]);
 const hashed = {
-  max_bytes: whole(1, 4096), key_bits: oneOf(24, 32, 40, 48, 72), salt: text(0, 16, /^[ -~]*$/),
+  max_bytes: 4096, key_bits: (/** @type {any} */ x) => [24, 32, 40, 48, 72].includes(x),
+  salt: /^[ -~]{0,16}$/,
 };
 const digits = {
-  alphabet: { characters: text(2, 4096), length: whole(1, 256), pad: text(0, 1) },
-  utf8: { max_bytes: whole(1, 1024) },
-  interval: { low: float, high: float, alpha: whole(2, 256), length: whole(1, 48) },
+  alphabet: { characters: /^.{2,4096}$/su, length: 256, pad: /^.?$/su },
+  utf8: { max_bytes: 1024 },
+  interval: {
+    low: number(-MAX_FLOAT, MAX_FLOAT), high: number(-MAX_FLOAT, MAX_FLOAT), alpha: 256, length: 48,
+  },
 };
-const domain = domainOf({
-  ...digits, hashed, "hashed-product": { ...hashed, segments },
-  listed: { items: list(text(0), 2, many) }, product: { segments, inner: domainOf(digits) },
+const domain = oneOf({
+  ...digits, hashed, "hashed-product": { ...hashed, segments }, listed: { items: several(items) },
+  product: { segments, inner: oneOf(digits) },
 });
 
 const rates = { corrupt: rate, dropout: rate };
-const drawn = { ...rates, sigma: exponent, eta: exponent };
-const volunteers = { ...drawn, volunteers: whole(3, 5000), size: whole(3, 1000) };
-const operators = { ...rates, members: list(hex32, 3, 100), size: orNull(whole(3, 100)) };
-const terms = fixed({
-  ...drawn, cohort_size: whole(3, 1e5), minimum: whole(3, 1e5), cohorts: whole(1, 1000),
-  registrar: orNull(hex32), sum: oneOf("pairwise", "one-shot"),
-  committee: orNull(record((value) => ("volunteers" in value ? volunteers : operators))),
-});
+const drawn = { ...rates, sigma: 128, eta: 128 };
+const volunteers = { ...drawn, volunteers: 5000, size: 1000 };
+const operators = { ...rates, members: [hex32, 100], size: orNull(100) };
+const terms = {
+  ...drawn, cohort_size: 1e5, minimum: 1e5, cohorts: 1000, registrar: orNull(hex32),
+  sum: /^(pairwise|one-shot)$/, committee: orNull(either("volunteers", volunteers, operators)),
+};
 
 const noise = {
-  epsilon: number(1e-6, 40), delta: number(1e-11, BELOW_ONE), colluders: whole(0, 1000),
-  mode: oneOf("sample-threshold", "noise", "both"), relation: oneOf("add-remove", "replace-one"),
-  theta: orNull(whole(1, 1e4)), probability: orNull(number(1e-6, BELOW_ONE)),
-  every_round: bool, join_probability: positive(1),
+  epsilon: number(1e-6, 40), delta: number(1e-11, BELOW_ONE), colluders: -1000,
+  mode: /^(sample-threshold|noise|both)$/, relation: /^(add-remove|replace-one)$/,
+  theta: orNull(1e4), probability: orNull(number(1e-6, BELOW_ONE)), every_round: true,
+  join_probability: probability,
 };
-const release = fixed({
-  probability: positive(1), threshold: whole(1, 2 ** 31), variance: number(0, 2 ** 24),
-});
-const windowed = { items, bits: whole(1, 40) };
-const split = { items, counters: whole(1, 4096) };
-const few = 2 ** 16;
+const release = { probability, threshold: 2 ** 31, variance: number(0, 2 ** 24) };
 
 /** The fields that the question and the plan of each mechanism add.
  * @type {Record<string, [Fields, Fields]>} */
 const MECHANISMS = {
   tracked: [
-    { hash_bits: whole(0, 24), message_bytes: whole(0, 2 ** 27) },
+    { hash_bits, message_bytes: -message_bytes },
     {
-      cells, max_value: whole(1, 2 ** 31 - 1), prime: whole(0, 2 ** 26 - 1),
-      counter_groups: list(record((value) => ("bits" in value ? windowed : split)), 0, 64),
-      counter_classes: list(whole(1, Infinity), 0, few), table_classes: whole(0, few),
-      string_pieces: list(fixed({ name: text(0), piece: whole(0, 1365) }), 0, few),
+      cells, max_value: 2 ** 31 - 1, prime: 1 - 2 ** 26, counter_classes: [2 ** 53, -(2 ** 16)],
+      counter_groups: [either("bits", { items, bits: 40 }, { items, counters: 4096 }), -64],
+      table_classes: -(2 ** 16), string_pieces: [{ name: anyText, piece: -1365 }, -(2 ** 16)],
     },
   ],
-  "adaptive-iblt": [{ hash_bits: whole(0, 24), rule: oneOf("paper", "steady") }, { cells }],
-  "hierarchical-histogram": [{ ...noise, contribution: whole(1, 1) }, { release }],
-  "number-sums": [{ contribution: whole(1, 1), confidence: oneOf(0.5) }, {}],
+  "adaptive-iblt": [{ hash_bits, rule: /^(paper|steady)$/ }, { cells }],
+  "hierarchical-histogram": [{ ...noise, contribution: 1 }, { release }],
+  "number-sums": [{ contribution: 1, confidence: number(0.5, 0.5) }, {}],
   triehh: [
-    { ...noise, stride: whole(1, 8), truncate: bool, vote_tables: bool },
+    { ...noise, stride: 8, truncate: true, vote_tables: true },
     {
-      release, level: whole(1, 1024), table_shape: orNull(fixed({
-        bound: whole(2, 2 ** 52), votes: whole(1, 2 ** 31 - 1), width: whole(1, 2 ** 21),
-        evidence: whole(1, 2 ** 53),
-      })),
-      frontier: list(text(0, 2048, /^([0-9a-f]{2})*$/), 1, many),
+      release, level: 1024, frontier: [/^([0-9a-f]{2}){0,1024}$/, 2 ** 20], table_shape: orNull({
+        bound: 2 ** 52, votes: 2 ** 31 - 1, width: 2 ** 21, evidence: 2 ** 53,
+      }),
     },
   ],
   "approximate-histogram": [
-    {
-      rule: oneOf("practical", "theorem"), beta: positive(), repetitions: orNull(whole(1, 2000)),
-      rows: orNull(whole(1, 63)),
-    },
-    {
-      cells, tables: whole(1, 2000), rows: whole(0, 63), width: whole(0, 2 ** 26),
-      location_seed: hex32,
-    },
+    { rule: /^(practical|theorem)$/, beta: share, repetitions: orNull(2000), rows: orNull(63) },
+    { cells, tables: 2000, rows: -63, width: -(2 ** 26), location_seed: hex32 },
   ],
 };
 const question = {
-  threshold: number(1, 1e12), contribution: whole(1, 1e4), domain, confidence: positive(),
-  message_bytes: whole(1, 2 ** 27),
+  threshold: number(1, 1e12), contribution: 1e4, domain, confidence: share, message_bytes,
 };
 const shared = {
-  study: text(1, 64), round: whole(1, 1e4), rounds: whole(1, 1e4), terms, seed: hex32,
-  t: number(1, 1e15),
+  study: /^.{1,64}$/su, round: 1e4, rounds: 1e4, terms, seed: hex32, t: number(1, 1e15),
 };
 
 /** Check the fields of a plan. Throws a RefusedError if devices in JavaScript do not have its
@@ -142,10 +139,10 @@ export function checkFields(plan) {
     throw new RefusedError("mechanism", `asks by ${name}, which only devices in Python answer`);
   }
   const [asked, more] = MECHANISMS[name];
-  const mechanism = oneOf(name);
-  fixed({
-    mechanism, ...shared, ...more, question: fixed({ mechanism, ...question, ...asked }),
-  })(plan);
+  const mechanism = (/** @type {any} */ x) => x === name;
+  fits({
+    mechanism, ...shared, ...more, question: { mechanism, ...question, ...asked },
+  }, plan);
   const { sum, committee, registrar, cohorts } = plan.terms;
   must((sum === "one-shot") === !!committee, "a one-shot sum alone has a committee");
   if (!committee) return;

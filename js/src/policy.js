@@ -40,18 +40,16 @@ export class Policy {
   /** Throws a TypeError if a limit is unknown, no number from 0 up, or no key.
    * @param {Partial<Policy>} [limits] those that differ from the defaults */
   constructor(limits = {}) {
-    const usual = /** @type {Record<string, any>} */ ({ ...this, min_volunteers: 0 });
-    Object.assign(this, limits);
-    for (const [name, limit] of Object.entries(this)) {
-      if (!(name in usual)) throw new TypeError(`${name} is no limit of a policy`);
-      const isRight = limit === null || (typeof limit === typeof usual[name] && limit >= 0);
-      if (typeof usual[name] !== "object" && !isRight) {
-        throw new TypeError(`${name} is a ${typeof usual[name]}, and a number is from 0 up`);
+    const own = /** @type {any} */ (this);
+    for (const [name, limit] of Object.entries(/** @type {any} */ (limits))) {
+      const keys = name === "committee" ? [...limit] : name === "registrar" && limit ? [limit] : null;
+      const isRight = keys ? keys.every((key) => /^[0-9a-f]{64}$/.test(key))
+        : limit >= 0 && (limit === own[name] || typeof limit === typeof (own[name] ?? 0));
+      if (!Object.hasOwn(own, name) || !isRight) {
+        throw new TypeError(`a policy has no limit ${name} = ${limit}: numbers are from 0 up, and `
+          + "keys have 64 hexadecimal digits");
       }
-    }
-    const keys = [...this.committee, ...(this.registrar === null ? [] : [this.registrar])];
-    if (!keys.every((key) => /^[0-9a-f]{64}$/.test(key))) {
-      throw new TypeError("registrar and committee have public keys of 64 hexadecimal digits");
+      own[name] = limit;
     }
   }
 }

@@ -9,42 +9,42 @@
  * the header Retry-After.
  */
 
-import { MalformedError, ServiceError } from "./errors.js";
+import { max, min } from "./arithmetic.js";
+import { MalformedError, ServiceError, must } from "./errors.js";
 
 const TRANSIENT_STATUSES = [0, 408, 429, 500, 502, 503, 504]; // 0: no answer
-const PROBLEM_TYPE_PREFIX = "urn:blindtally:problem:";
 const MAX_DOCUMENT_BYTES = 4 * 2 ** 20; // of JSON: a plan of `tracked` lists thousands of items
 const MAX_ERROR_CHARACTERS = 2000; // of a text that a service can choose
 const RESPONSE_SECONDS = 30; // in addition to the wait of a long poll
 const MIN_BYTES_PER_SECOND = 2 ** 14; // of the slowest line
 const [FIRST_PAUSE, MAX_PAUSE, JITTER, MAX_RETRY_AFTER] = [0.1, 3, 0.5, 30]; // seconds
 
-/** @param {number} seconds */
+/** Return the time in seconds since 1970. */
+export const clock = () => Date.now() / 1000;
+
+/** Wait. @param {number} seconds */
 export const sleep = (seconds) => new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
 
-/**
- * Return a service's address in one form, because one service has one identity of a device.
- *
- * @param {string} url @returns {string} without a slash at the end
- * @throws {TypeError} if it is not the address of a service
- */
+/** Return a service's address in one form, without a slash at the end: one service has one identity
+ * of a device. Throws a TypeError for other addresses. @type {(url: string) => string} */
 export function serviceUrl(url) {
   const { href, protocol, username, password } = new URL(url);
-  if (!/^https?:$/.test(protocol) || username || password || /[?#]/.test(url)) {
-    throw new TypeError("a service has an http or https address without a user, '?' or '#'");
+  if (/^https?:$/.test(protocol) && !username && !password && !/[?#]/.test(url)) {
+    return href.replace(/\/+$/, "");
   }
-  return href.replace(/\/+$/, "");
+  throw new TypeError("a service has an http or https address without a user, '?' or '#'");
 }
 
-/** @param {string} text of JSON @returns {any} its object; throws a MalformedError for others */
+/** Return the object of a text of JSON. @type {(text: string) => any} */
 export function readJson(text) {
+  let value;
   try {
-    const value = JSON.parse(text);
-    if (typeof value === "object" && value) return value;
+    value = JSON.parse(text);
   } catch {
     // as any other value
   }
-  throw new MalformedError("the server sent a document that cannot be read");
+  must(Object(value) === value, "the server sent a document that cannot be read");
+  return value;
 }
 
 /**
@@ -65,69 +65,56 @@ export class Transport {
     this.patience = patience;
   }
 
-  /**
-   * Send a request until the service accepts it; return the text of the answer.
-   *
-   * @param {string} method @param {string} path below /v1 @param {Options} [options]
-   * @returns {Promise<string>}
-   * @throws {ServiceError} if the service refuses, or is out of reach for too long
-   * @throws {MalformedError} if the answer is too long
-   */
+  /** Send a request to a path below /v1 until the service accepts it; return the text of the answer.
+   * Throws a ServiceError if the service refuses, or is out of reach for too long, and a
+   * MalformedError if the answer is too long.
+   * @param {string} method @param {string} path @param {Options} [options] */
   async send(method, path, options = {}) {
     if (options.ticket) this.#secrets.push(options.ticket);
-    const end = Date.now() + 1000 * this.patience;
-    for (let pause = FIRST_PAUSE; ; pause = Math.min(2 * pause, MAX_PAUSE)) {
+    const end = clock() + this.patience;
+    for (let pause = FIRST_PAUSE; ; pause = min(2 * pause, MAX_PAUSE)) {
       try {
-        return await this.#sendOnce(method, `${this.url}/v1${path}`, options);
+        return await this.#sendOnce(method, path, options);
       } catch (error) {
-        const isService = error instanceof ServiceError;
-        if (!isService || !TRANSIENT_STATUSES.includes(error.status)) throw error;
+        if (!(error instanceof ServiceError && TRANSIENT_STATUSES.includes(error.status))) throw error;
         const wait = error.retryAfter || pause + JITTER * Math.random();
-        if (Date.now() + 1000 * wait > end) throw error;
+        if (clock() + wait > end) throw error;
         await sleep(wait);
       }
     }
   }
 
-  /** @param {string} method @param {string} url @param {Options} options */
-  async #sendOnce(method, url, { bytes, json, ticket, wait = 0, maxBytes = MAX_DOCUMENT_BYTES }) {
+  /** @param {string} method @param {string} path @param {Options} options */
+  async #sendOnce(method, path, { bytes, json, ticket, wait = 0, maxBytes = MAX_DOCUMENT_BYTES }) {
     const headers = new Headers();
     if (ticket) headers.set("authorization", `Bearer ${ticket}`);
-    if (bytes) headers.set("content-type", "application/octet-stream");
-    if (json) headers.set("content-type", "application/json");
+    if (bytes || json) headers.set("content-type", `application/${json ? "json" : "octet-stream"}`);
     const line = ((bytes?.length ?? 0) + maxBytes) / MIN_BYTES_PER_SECOND;
-    const signal = AbortSignal.timeout(Math.ceil(1000 * (RESPONSE_SECONDS + wait + line)));
-    let answer, text;
+    let [status, retryAfter, type] = [0, 0, ""];
+    let detail = `${this.url} is out of reach: check that the service runs there`;
     try {
-      answer = await fetch(url, {
-        method, headers, signal, body: json ? JSON.stringify(json) : bytes,
+      const answer = await fetch(`${this.url}/v1${path}`, {
+        method, headers, body: json ? JSON.stringify(json) : bytes,
+        signal: AbortSignal.timeout(Math.ceil(1000 * (RESPONSE_SECONDS + wait + line))),
         cache: "no-store", credentials: "omit", redirect: "manual", referrerPolicy: "no-referrer",
       });
-      text = await readBody(answer, maxBytes);
+      const text = await readBody(answer, maxBytes);
+      if (answer.ok) return text;
+      status = answer.status || 302; // a page sees no status of a redirection
+      detail = `${this.url} answered ${status}: check the address`;
+      const seconds = parseInt(answer.headers.get("retry-after") ?? "") || 0;
+      retryAfter = min(max(0, seconds), MAX_RETRY_AFTER);
+      const problem = readJson(text);
+      type = this.#shown(`${problem.type}`).replace("urn:blindtally:problem:", "");
+      detail = `${problem.detail}`;
     } catch (error) {
-      if (error instanceof MalformedError) throw error;
-      const advice = "check the address, and that the service runs there";
-      throw new ServiceError(this.#shown(`${this.url} is out of reach: ${error} (${advice})`));
+      if (error instanceof MalformedError && !status) throw error; // too long, not a proxy's page
+      if (!status) detail += ` (${error})`;
     }
-    if (answer.ok) return text;
-    throw this.#refusal(answer.status || 302, text, answer.headers.get("retry-after") ?? "");
+    throw new ServiceError(this.#shown(detail), status, type, retryAfter);
   }
 
-  /** @param {number} status @param {string} text @param {string} retryAfter */
-  #refusal(status, text, retryAfter) {
-    let problem = { type: "", detail: `${this.url} answered ${status}: check the address` };
-    try {
-      const { type, detail } = readJson(text);
-      if (typeof type === "string" && typeof detail === "string") problem = { type, detail };
-    } catch {
-      // a proxy's page, or another service
-    }
-    const seconds = /^\d+$/.test(retryAfter) ? Math.min(Number(retryAfter), MAX_RETRY_AFTER) : 0;
-    const type = this.#shown(problem.type.replace(PROBLEM_TYPE_PREFIX, ""));
-    return new ServiceError(this.#shown(problem.detail), status, type, seconds);
-  }
-
-  /** @param {string} text @returns {string} short, without secrets and hidden characters */
+  /** Return a short text without secrets and hidden characters. @param {string} text */
   #shown(text) {
     const open = this.#secrets.reduce((shown, each) => shown.replaceAll(each, "(secret)"), text);
     const escape = (/** @type {string} */ each) => `\\u{${each.codePointAt(0)?.toString(16)}}`;
@@ -135,17 +122,17 @@ export class Transport {
   }
 }
 
-/** @param {Response} answer @param {number} maxBytes @returns {Promise<string>} its text */
+/** Return the text of an answer. @param {Response} answer @param {number} maxBytes */
 async function readBody({ body }, maxBytes) {
   const [reader, decoder] = [body?.getReader(), new TextDecoder()];
   let [text, size] = ["", 0];
-  for (let part = await reader?.read(); part?.value; part = await reader?.read()) {
-    size += part.value.length;
+  for (let part; (part = (await reader?.read())?.value); ) {
+    size += part.length;
     if (size > maxBytes) {
       await reader?.cancel();
       throw new MalformedError(`the server sent more than ${maxBytes} bytes`);
     }
-    text += decoder.decode(part.value, { stream: true });
+    text += decoder.decode(part, { stream: true });
   }
   return text + decoder.decode();
 }
