@@ -3,16 +3,19 @@
  *
  * A difference between two vectors of one device reveals part of their contents. So a device sends
  * one vector to a study, and the items of one collection to few exact studies in 30 days. It may
- * send the same bytes again while it runs. They are not kept: a device that ends between the record
- * and the answer has lost its part in the study, and nothing worse.
+ * send the same bytes again. A page can be closed at any moment, so a line keeps the message until
+ * the service has accepted it. Whoever reads it there learns what the service would: its shares are
+ * encrypted for the members, by keys that the device forgets.
  *
  * The lines are numbered, and each number is written once. Two tabs or processes that decide at the
  * same time want the same number: one of them writes it, the other reads again and decides again.
  * Line 0 has the secret, so that no journal is lost without its identities.
  */
 
+import { floor, isWhole, max, min } from "./arithmetic.js";
 import { hex, systemRandom, unhex } from "./bytes.js";
 import { JournalError, RefusedError } from "./errors.js";
+import { clock } from "./transport.js";
 
 const DEVICE = "blindtally device v1";
 const DAY_SECONDS = 24 * 3600;
@@ -24,11 +27,13 @@ const [MIN_TIME, MAX_TIME] = [19723 * DAY_SECONDS, 2 ** 40]; // 2024, and a fini
  * @property {string} service @property {string} study @property {number} round
  * @property {string} collection of the items @property {string} digest SHA-256 of the message
  * @property {number} time in seconds since 1970, set by the journal
+ * @property {string} message in hexadecimal, empty once the service has answered for good
  *
  * @typedef {object} Store lines of JSON, which all tabs or processes of the device share
  * @property {() => Promise<any[]>} read all lines, from line 0
  * @property {(number: number, line: object) => Promise<boolean>} append write a line durably, or
  *   return false if there is one of this number
+ * @property {(number: number, line: object) => Promise<void>} replace a line durably
  * @property {(task: () => Promise<any>) => Promise<any>} alone run a task, or return null if
  *   another tab runs one
  */
@@ -50,9 +55,16 @@ export class Journal {
     return unhex(first.secret);
   }
 
-  /** @param {string} service @param {string} study @returns {Promise<number[]>} rounds */
-  async rounds(service, study) {
-    return ofStudy(await this.#append(() => null), { service, study }).map(({ round }) => round);
+  /** @param {string} service @param {string} study @returns {Promise<Vector[]>} of the device */
+  async sent(service, study) {
+    return ofStudy(await this.#append(() => null), { service, study });
+  }
+
+  /** Delete a message, which is sent no more, and keep its digest. @param {string} digest */
+  async forget(digest) {
+    const lines = await this.#append(() => null);
+    const number = lines.findIndex((line) => line.digest === digest);
+    await this.#tried(() => this.#store.replace(number, { ...lines[number], message: "" }));
   }
 
   /**
@@ -66,31 +78,28 @@ export class Journal {
    */
   async record(vector, policy, plan) {
     const most = plan.question.every_round ? policy.max_rounds : 1;
-    const now = Date.now() / 1000;
+    const now = clock();
     await this.secret(); // which has line 0
     await this.#append((lines) => readingAfter(lines, now));
     await this.#append((lines) => {
       const sent = ofStudy(lines, vector);
-      if (sent.some((each) => each.round === vector.round && each.digest === vector.digest)) {
-        return null;
+      const isAgain = sent.some(({ round }) => round === vector.round);
+      if (isAgain || sent.length >= most) {
+        const limit = most > 1 ? (isAgain ? "once per round" : "max_rounds") : "once per study";
+        throw new RefusedError(limit, "asks a second time");
       }
-      checkStudy(sent, vector, most);
       checkExactStudies(lines, vector, policy.max_exact_studies, now);
-      return vector.digest ? { ...vector, time: Math.floor(now) } : null;
+      return vector.digest ? { ...vector, time: floor(now) } : null;
     });
   }
 
-  /**
-   * Append the line that `decide` makes of all lines, unless it is null; return all lines.
-   *
-   * @param {(lines: any[]) => object | null} decide @returns {Promise<any[]>}
-   */
+  /** Append the line that `decide` makes of all lines, unless it is null; return all lines.
+   * @param {(lines: any[]) => object | null} decide @returns {Promise<any[]>} */
   async #append(decide) {
     for (let known = -1; ; ) {
       const lines = await this.#tried(() => this.#store.read());
       if (lines.length === known || !lines.every(isLine)) {
-        const advice = "another program wrote to the journal, so the device sends nothing more";
-        throw new JournalError(`a line is missing or is not an entry: ${advice}`);
+        throw new JournalError("another program changed the journal, so nothing more is sent");
       }
       const line = decide(lines);
       if (!line) return lines;
@@ -104,7 +113,7 @@ export class Journal {
     try {
       return await use();
     } catch (error) {
-      throw new JournalError(`the journal cannot be used, so nothing is sent: ${error}`);
+      throw new JournalError(`the journal fails, so nothing is sent: ${error}`);
     }
   }
 }
@@ -115,9 +124,9 @@ const isTime = (/** @type {any} */ time) => time >= 0 && time < MAX_TIME && isFi
 function isLine(line, number) {
   if (!number) return line?.device === DEVICE && /^[0-9a-f]{64}$/.test(line.secret);
   if (line?.study === undefined) return isTime(line?.latest) && isTime(line.confirmed);
-  const texts = [line.service, line.study, line.collection, line.digest];
+  const texts = [line.service, line.study, line.collection, line.digest, line.message];
   const areTexts = texts.every((each) => typeof each === "string");
-  return areTexts && isTime(line.time) && Number.isSafeInteger(line.round);
+  return areTexts && isTime(line.time) && isWhole(line.round);
 }
 
 /** @param {any[]} lines @param {{service: string, study: string}} of @returns {Vector[]} */
@@ -140,32 +149,17 @@ function readingAfter(lines, now) {
   if (now < MIN_TIME || now >= MAX_TIME) return null;
   if (!last) return { latest: now, confirmed: 0 };
   if (now >= last.latest + DAY_SECONDS) return { latest: now, confirmed: last.latest };
-  return now >= last.latest ? null : { latest: now, confirmed: Math.min(last.confirmed, now) };
+  return now >= last.latest ? null : { latest: now, confirmed: min(last.confirmed, now) };
 }
 
-/** @param {Vector[]} sent @param {Vector} vector @param {number} most vectors in its study */
-function checkStudy(sent, { study, round }, most) {
-  const again = `asks for a second contribution to ${most > 1 ? `round ${round} of ` : ""}study`;
-  if (most > 1 && sent.some((each) => each.round === round)) {
-    throw new RefusedError("once per round", `${again} ${study}`);
-  }
-  if (sent.length < most) return;
-  if (most === 1) throw new RefusedError("once per study", `${again} ${study}`);
-  throw new RefusedError("max_rounds", `asks for more than ${most} rounds of study ${study}`);
-}
-
-/**
- * Check that a vector may spend an exact study: no noise of this device hides its items.
- *
- * @param {any[]} lines @param {Vector} vector @param {number} most @param {number} now
- */
+/** Check that a vector may spend an exact study: no noise of this device hides its items.
+ * @param {any[]} lines @param {Vector} vector @param {number} most @param {number} now */
 function checkExactStudies(lines, vector, most, now) {
   const [last, before] = readings(lines).reverse();
   if (!last || now < MIN_TIME || (before?.latest ?? 0) - last.latest >= DAY_SECONDS) {
-    const reason = "asks for a sum while the clock of this device is behind; try again in a day";
-    throw new RefusedError("clock", reason);
+    throw new RefusedError("clock", "is refused as this device's clock is behind; wait for a day");
   }
-  const passed = Math.min(now, last.confirmed);
+  const passed = min(now, last.confirmed);
   const isRecent = (/** @type {Vector} */ each) =>
     each.collection === vector.collection && passed - each.time < PERIOD_SECONDS;
   const keyOf = (/** @type {Vector} */ each) => `${each.study} of ${each.service}`;
@@ -173,24 +167,18 @@ function checkExactStudies(lines, vector, most, now) {
   if (exact.size < most || (exact.size === most && exact.has(keyOf(vector)))) return;
   let reason = "asks for an exact sum";
   if (most > 0) {
-    const [key, time] = [...exact].sort(([, a], [, b]) => a - b).slice(-most)[0];
-    const days = (Math.max(time + PERIOD_SECONDS, last.latest) - now) / DAY_SECONDS + 1;
-    reason += ` of the items that study ${key} had; the next is possible in ${days.toFixed(1)} `
-      + "days, if the device runs a day before as well, because two readings must agree";
+    const [time] = [...exact.values()].sort((a, b) => a - b).slice(-most);
+    const days = (max(time + PERIOD_SECONDS, last.latest) - now) / DAY_SECONDS + 1;
+    reason += `; one is possible in ${days.toFixed(1)} days, if the device runs a day before as well`;
   }
   throw new RefusedError("max_exact_studies", reason, exact.size + 1);
 }
 
-/**
- * Return the journal of this origin in IndexedDB; one tab at a time takes part.
- *
- * @param {string} [name] of the device, if the page has several
- */
+/** Return the journal of this origin in IndexedDB; one tab at a time takes part.
+ * @param {string} [name] of the device, if the page has several */
 export function browserJournal(name = "blindtally") {
-  /**
-   * @param {IDBTransactionMode} mode @param {(lines: IDBObjectStore) => IDBRequest} use
-   * @returns {Promise<any>} the result of the request, once it is on the disk
-   */
+  /** @param {IDBTransactionMode} mode @param {(lines: IDBObjectStore) => IDBRequest} use
+   * @returns {Promise<any>} the result of the request, once it is on the disk */
   const run = (mode, use) => new Promise((resolve, reject) => {
     const opening = indexedDB.open(name, 1);
     opening.onupgradeneeded = () => opening.result.createObjectStore("lines");
@@ -209,6 +197,7 @@ export function browserJournal(name = "blindtally") {
       () => true,
       (error) => (error.name === "ConstraintError" ? false : Promise.reject(error)),
     ),
+    replace: (number, line) => run("readwrite", (lines) => lines.put(line, number)),
     alone: (task) => navigator.locks.request(`blindtally ${name}`, { ifAvailable: true },
       (lock) => (lock ? task() : null)),
   });

@@ -1,7 +1,7 @@
 /** Journal of a device in a folder, for Node: a file for each line, which only its owner reads. */
 
 import { randomUUID } from "node:crypto";
-import { link, mkdir, open, readFile, readdir, unlink } from "node:fs/promises";
+import { link, mkdir, open, readFile, readdir, rename, unlink } from "node:fs/promises";
 import { join } from "node:path";
 
 import { Journal } from "./journal.js";
@@ -42,12 +42,12 @@ export function folderJournal(folder) {
     const texts = await Promise.all(names.map((name) => readFile(join(folder, name), "utf8")));
     return texts.map(lineOf);
   };
-  /** @param {number} number @param {object} line */
-  const append = async (number, line) => {
+  /** @param {number} number @param {object} line @param {typeof rename} place the written file */
+  const write = async (number, line, place) => {
     const part = join(folder, `${randomUUID()}.part`);
     try {
       await sync(part, "wx", JSON.stringify(line));
-      await link(part, join(folder, nameOf(number))); // one process only can make this name
+      await place(part, join(folder, nameOf(number)));
     } catch (error) {
       if (/** @type {NodeJS.ErrnoException} */ (error).code === "EEXIST") return false;
       throw error;
@@ -57,5 +57,10 @@ export function folderJournal(folder) {
     await sync(folder, "r");
     return true;
   };
-  return new Journal({ read, append, alone: (task) => task() });
+  return new Journal({
+    read,
+    append: (number, line) => write(number, line, link), // one process only can make a name
+    replace: async (number, line) => void (await write(number, line, rename)),
+    alone: (task) => task(),
+  });
 }

@@ -1,5 +1,6 @@
 /** Participation of a device with its items in one study: the function that a program calls. */
 
+import { max, min } from "./arithmetic.js";
 import { hex, sha256, systemRandom, unhex, utf8 } from "./bytes.js";
 import { openSession } from "./committee.js";
 import { encode } from "./encode.js";
@@ -10,15 +11,16 @@ import { keystream } from "./keys.js";
 import { makeMessage } from "./message.js";
 import { readPlan } from "./plan.js";
 import { Policy, checkPlan, maxCopies } from "./policy.js";
-import { Transport, readJson, serviceUrl, sleep } from "./transport.js";
+import { Transport, clock, readJson, serviceUrl, sleep } from "./transport.js";
 
 const POLL_SECONDS = 25; // wait of a long poll; the service allows 30
 const [PATIENCE_SECONDS, FIRST_PATIENCE_SECONDS] = [120, 10]; // in a round, and before it
+const FINAL_STATUSES = [404, 409, 410, 413, 422]; // the same message has no other answer
 const REGISTRAR_ADVICE = "registrar is the https address of another server than the service's; "
   + "pass registrarToken, and the registrar's key as policy.registrar";
-const IN_USE = "another tab takes part as this device, which takes part once: close one of them";
+const IN_USE = "another tab takes part as this device: close one of them";
 const STATES = /** @type {Record<string, string>} */ ({
-  "no-round": "no round", "wrong-state": "over", "wrong-phase": "late", "dropped-out": "late",
+  "no-round": "no round", "wrong-state": "over", "wrong-phase": "late",
   "cohort-failed": "cohort failed",
 });
 
@@ -43,10 +45,16 @@ const STATES = /** @type {Record<string, string>} */ ({
  * @property {string} error the reason, if the device did not finish
  * @property {string | null} limit the name of the policy's limit that refused the study
  * @property {number} leftOut how many of the items the message does not count
+ *
+ * @typedef {{request: Request, policy: Policy, journal: Journal, transport: Transport,
+ *   registrar: Transport | null, outcome: Outcome}} Part
  */
 
 /**
  * Let this device take part in a round of a study with its items; return the outcome.
+ *
+ * If an earlier call ended before the service had accepted its message, exactly that message is
+ * sent, and neither new items nor the policy matter: `leftOut` is then 0.
  *
  * @param {Request} request
  * @returns {Promise<Outcome>} an error in the study is an outcome
@@ -60,16 +68,16 @@ export async function takePart(request) {
   if (!/^[\w-]{1,64}$/.test(study)) throw new TypeError("study is the id of a study");
   if (token?.startsWith("btr_")) throw new TypeError(`a registrar's token: ${REGISTRAR_ADVICE}`);
   if (![token, request.registrarToken].every((each) => /^[!-~]*$/.test(each ?? ""))) {
-    throw new TypeError("a token has characters that no token has, such as a blank: copy it again");
+    throw new TypeError("a token has a wrong character: copy it again");
   }
-  const patience = Math.max(Math.min(wait, PATIENCE_SECONDS), FIRST_PATIENCE_SECONDS);
+  const patience = max(min(wait, PATIENCE_SECONDS), FIRST_PATIENCE_SECONDS);
   const transport = new Transport(serviceUrl(url), request.patience ?? patience);
   const registrar = registrarOf(request, policy);
   /** @type {Outcome} */
   const outcome = { state: "finished", round: null, error: "", limit: null, leftOut: 0 };
   const run = async () => {
     try {
-      await participate(request, policy, journal, transport, registrar, outcome);
+      await participate({ request, policy, journal, transport, registrar, outcome });
     } catch (error) {
       if (error instanceof JournalError) throw error;
       const { name, message, limit = null } = /** @type {any} */ (error);
@@ -87,11 +95,8 @@ function stateOf(error) {
   return STATES[error.type] ?? (error.status ? "rejected" : "disconnected");
 }
 
-/**
- * Return the transport to the registrar, to whom alone the proof goes; null without one.
- *
- * @param {Request} request @param {Policy} policy
- */
+/** Return the transport to the registrar, to whom alone the proof goes; null without one.
+ * @param {Request} request @param {Policy} policy */
 function registrarOf({ url, registrar, registrarToken }, policy) {
   if (!registrar) return null;
   const { host, hostname, protocol } = new URL(registrar);
@@ -102,86 +107,90 @@ function registrarOf({ url, registrar, registrarToken }, policy) {
   return new Transport(serviceUrl(registrar), FIRST_PATIENCE_SECONDS);
 }
 
-/**
- * Take part; throws what stops the device. `outcome` gets the round, and what was left out.
- *
- * @param {Request} request @param {Policy} policy @param {Journal} journal
- * @param {Transport} transport @param {Transport | null} registrar @param {Outcome} outcome
- */
-async function participate(request, policy, journal, transport, registrar, outcome) {
-  const { study, items, token, collection = "default", wait = 0, consent } = request;
+/** Send a message until the service accepts it, a new one unless the journal still has one; throws
+ * what stops the device. @param {Part} part */
+async function participate(part) {
+  const { request: { study, token, patience }, policy, journal, transport, outcome } = part;
   const identity = await deriveIdentity(await journal.secret(), transport.url, study);
-  const [own, ticket] = [hex(identity.publicKey), identity.credential];
   if (token) await enrolAtService(transport, identity, token);
-  const rounds = await journal.rounds(transport.url, study);
-  const after = Math.max(0, ...rounds);
-  const view = readJson(await waitForRound(transport, study, after, ticket, wait));
+  const sent = await journal.sent(transport.url, study);
+  const after = max(0, ...sent.map(({ round }) => round));
+  const unsent = sent.find(({ message }) => message);
+  const { round, digest, message } = unsent ?? (await recordMessage(part, identity, after));
+  outcome.round = round;
+  transport.patience = min(patience ?? PATIENCE_SECONDS, policy.max_round_seconds);
+  const path = `/studies/${study}/rounds/${round}/devices/${hex(identity.publicKey)}/message`;
+  const options = { bytes: unhex(message), ticket: identity.credential };
+  const refusal = await transport.send("PUT", path, options).then(() => null, (error) => error);
+  // A problem with a type is the service's own, not a proxy's.
+  if (!refusal || (refusal.type && FINAL_STATUSES.includes(refusal.status))) {
+    await journal.forget(digest);
+  }
+  if (refusal?.type === "no-round") refusal.type = "wrong-phase"; // this round takes no more
+  if (refusal) throw refusal;
+}
+
+/** Return the vector whose message the journal has recorded, in the next round that takes devices.
+ * @param {Part} part of which the outcome gets the round, and what was left out
+ * @param {import("./identity.js").Identity} identity
+ * @param {number} after the last round that the device took part in */
+async function recordMessage(part, identity, after) {
+  const { request, policy, journal, transport, registrar, outcome } = part;
+  const { study, items, consent, collection = "default", registrarToken = "", wait = 0 } = request;
+  const view = readJson(await waitForRound(transport, study, after, identity.credential, wait));
   outcome.round = view.number;
-  const opened = await acceptedPlan(view, study, rounds, policy);
+  const opened = await acceptedPlan(view.plan, study, after, policy);
   const { plan } = opened;
-  const of = { service: transport.url, study, round: plan.round, collection };
-  const vector = { ...of, digest: "", time: 0 };
+  const { url: service } = transport;
+  const { round } = plan;
+  const vector = { service, study, round, collection, digest: "", message: "", time: 0 };
   await journal.record(vector, policy, plan); // only checks, before anybody is asked
   if (consent && !(await consent(plan))) {
     throw new RefusedError("consent", "was refused by this device's user");
   }
-  const proof = request.registrarToken ?? "";
-  const enrolment = await enrolAtRegistrar(registrar, proof, plan, identity.publicKey);
+  const enrolment = await enrolAtRegistrar(registrar, registrarToken, plan, identity.publicKey);
   const choices = await keystream(identity.choices);
   const options = { maxCopies: maxCopies(plan, policy), choices };
   const encoded = await encode(plan, items, systemRandom, options);
   outcome.leftOut = encoded.leftOut;
   const session = await openSession(opened, unhex(view.cohorts?.[0]?.committee ?? ""));
   const bytes = await makeMessage(session, identity, enrolment, encoded, systemRandom);
-  await journal.record({ ...vector, digest: hex(await sha256(bytes)) }, policy, plan);
-  transport.patience = Math.min(request.patience ?? PATIENCE_SECONDS, policy.max_round_seconds);
-  const path = `/studies/${study}/rounds/${plan.round}/devices/${own}/message`;
-  await transport.send("PUT", path, { bytes, ticket });
+  Object.assign(vector, { digest: hex(await sha256(bytes)), message: hex(bytes) });
+  await journal.record(vector, policy, plan);
+  return vector;
 }
 
-/**
- * Return the view of the next round that takes devices, in JSON.
- *
- * @param {Transport} transport @param {string} study
- * @param {number} after the last round that the device took part in
- * @param {string} ticket @param {number} patience seconds
- */
+/** Return the view of the next round that takes devices, in JSON, after round `after`.
+ * @type {(transport: Transport, study: string, after: number, ticket: string, patience: number) =>
+ *   Promise<string>} with a patience in seconds */
 async function waitForRound(transport, study, after, ticket, patience) {
-  const deadline = Date.now() / 1000 + patience;
+  const deadline = clock() + patience;
   for (;;) {
-    const wait = Math.max(0, Math.min(POLL_SECONDS, deadline - Date.now() / 1000));
+    const wait = max(0, min(POLL_SECONDS, deadline - clock()));
     const path = `/studies/${study}/rounds/open?after=${after}&wait=${wait}`;
     try {
       return await transport.send("GET", path, { ticket, wait });
     } catch (error) {
       if (!(error instanceof ServiceError) || error.type !== "no-round") throw error;
       const pause = error.retryAfter || 1;
-      if (Date.now() / 1000 + pause > deadline) throw error;
+      if (clock() + pause > deadline) throw error;
       await sleep(pause);
     }
   }
 }
 
-/**
- * Return the plan of a round that the service shows, once the policy has accepted it.
- *
- * @param {any} view @param {string} study @param {Policy} policy
- * @param {number[]} rounds in which the device has taken part
- */
-async function acceptedPlan({ number, plan: text }, study, rounds, policy) {
-  if (!(number > Math.max(0, ...rounds)) || typeof text !== "string") {
-    throw new MalformedError("the server showed no plan of a round in which this device was not");
-  }
+/** Return the plan that the service shows, of a round after the last one of this device, once the
+ * policy has accepted it. @type {(text: string, study: string, after: number, policy: Policy) =>
+ *   ReturnType<typeof readPlan>} */
+async function acceptedPlan(text, study, after, policy) {
   const opened = await readPlan(utf8(text));
-  const { plan } = opened;
-  if (plan.study !== study || plan.round !== number) {
-    const reason = `shows the plan of round ${plan.round} of ${plan.study}`;
-    throw new RefusedError("plan", `${reason} for round ${number} of ${study}`);
+  const { study: shown, round, question } = opened.plan;
+  if (shown !== study || round <= after) {
+    throw new RefusedError("plan", `shows the plan of round ${round} of study ${shown}`);
   }
-  checkPlan(plan, policy);
-  if ((plan.question.join_probability ?? 1) !== 1) {
-    const reason = "asks devices to join by a coin, which a device in JavaScript does not flip";
-    throw new RefusedError("join_probability", reason);
+  checkPlan(opened.plan, policy);
+  if ((question.join_probability ?? 1) !== 1) {
+    throw new RefusedError("join_probability", "asks for a coin, which JavaScript does not flip");
   }
   return opened;
 }

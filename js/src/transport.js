@@ -105,7 +105,7 @@ export class Transport {
       const seconds = parseInt(answer.headers.get("retry-after") ?? "") || 0;
       retryAfter = min(max(0, seconds), MAX_RETRY_AFTER);
       const problem = readJson(text);
-      type = this.#shown(`${problem.type}`).replace("urn:blindtally:problem:", "");
+      type = this.#shown(`${problem.type}`.split("urn:blindtally:problem:")[1] ?? "");
       detail = `${problem.detail}`;
     } catch (error) {
       if (error instanceof MalformedError && !status) throw error; // too long, not a proxy's page

@@ -1,6 +1,4 @@
-// Devices in Node: each line of standard input is a request, and each line of the output an answer.
-import { createInterface } from "node:readline";
-
+// Devices in Node: each request of `takePart` has an outcome, or an error.
 import { Policy, takePart } from "../../js/src/index.js";
 import { folderJournal } from "../../js/src/node_journal.js";
 
@@ -12,8 +10,10 @@ const after = (act) => async (url, options) => {
   if (url.endsWith("/message")) act();
   return answer;
 };
+const die = () => process.kill(process.pid, "SIGKILL");
 const faults = {
-  dies: () => after(() => process.kill(process.pid, "SIGKILL")),
+  "dies before sending": () => (url, options) => (url.endsWith("/message") ? die() : send(url, options)),
+  "dies after sending": () => after(die),
   loses: () => {
     let lost = 0;
     return after(() => {
@@ -27,14 +27,11 @@ const faults = {
   },
 };
 
-function take({ folder, policy, fault, ...request }) {
+async function answer({ folder, policy, fault, ...request }) {
   if (fault) globalThis.fetch = faults[fault]();
-  return takePart({ ...request, policy: new Policy(policy), journal: folderJournal(folder) });
+  const device = { policy: new Policy(policy), journal: folderJournal(folder) };
+  return takePart({ ...request, ...device }).catch(({ name, message }) => ({ error: `${name}: ${message}` }));
 }
 
-async function answer({ id, ...request }) {
-  const result = await take(request).catch(({ name, message }) => ({ error: `${name}: ${message}` }));
-  console.log(JSON.stringify({ id, ...result }));
-}
-
-for await (const line of createInterface({ input: process.stdin })) answer(JSON.parse(line));
+/** Return the outcomes of devices that take part at the same time; a fault is of all of them. */
+export const main = (requests) => Promise.all(requests.map(answer));

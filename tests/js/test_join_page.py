@@ -1,12 +1,13 @@
-"""People take part in a real browser: their messages are in a sum that is exact, each once."""
+"""One sum of browsers, Node and Python: it is exact, and has the message of each device once."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from random import SystemRandom
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
@@ -21,25 +22,31 @@ from protocol.mechanisms.registry import SUM_MECHANISMS, parse_question
 from protocol.question_and_plan import Terms
 from protocol.randomness import system_words
 from secagg.keys import Identity
+from tests.js.node import run_node
 from tests.server.pages.test_browser import faults, photograph
 from tests.server.pages.test_join import OPTIONS
 from tests.support.policies import trusting_policy
 
-FLEET = 4
-# It flips no coins, and has more options than fit as boxes on a phone.
+FLEET, IN_NODE = 75, 20
+# Its table has room for all items, so it flips no coins; there are too many for boxes on a phone.
 MANY_OPTIONS = {"kind": "listed", "items": ["fig", "pear", *map(str, range(100))]}
-QUESTION = parse_question(OPTIONS | {"mechanism": "approximate-histogram", "domain": MANY_OPTIONS})
+QUESTION = parse_question(
+    OPTIONS | {"mechanism": "approximate-histogram", "domain": MANY_OPTIONS, "message_bytes": 9000}
+)
 OPERATORS = tuple(Identity.generate(SystemRandom()) for _ in range(5))
+MEMBERS = [each.public.hex() for each in OPERATORS]
 TERMS = Terms.model_validate(
     {
-        "cohort_size": FLEET + 2,  # with the two browsers the round is full
+        "cohort_size": FLEET + IN_NODE + 5,  # with five browsers the round is full
         "minimum": 3,
         "sum": "one-shot",
-        "committee": {"members": [each.public.hex() for each in OPERATORS]},
+        "committee": {"members": MEMBERS},
     }
 )
 COUNTED = "This browser was counted"
-ENTERED = ("pear",), ("fig", "pear")
+ENTERED = ("pear",), ("fig", "pear"), ("fig",), ("7", "fig"), ("pear", "99")
+# What happens to a page's message: nothing, its answer is lost, or the message is.
+LOSSES = None, None, None, Route.fetch, Route.abort
 
 
 @pytest.fixture
@@ -61,6 +68,19 @@ def run_fleet(url: str, study: Study) -> FleetRound:
     return asyncio.run(play())
 
 
+def run_node_devices(folder: Path, url: str, study: Study) -> list[str]:
+    """Let devices that hold a fig take part in two processes of Node; return their states."""
+    policy: dict[str, Any] = {"min_cohort": 3, "min_threshold": 1, "accept_exact_estimates": True}
+    policy |= {"trust_server_identities": True, "committee": MEMBERS}
+    request = {"url": url, "study": study.id, "items": ["fig"], "policy": policy, "wait": 60}
+
+    devices = [request | {"folder": str(folder / f"{index}")} for index in range(IN_NODE)]
+    run = partial(run_node, "take_part.mjs")
+    with ThreadPoolExecutor(2) as executor:
+        outcomes = [*executor.map(run, (devices[::2], devices[1::2]))]
+    return [each["state"] for each in outcomes[0] + outcomes[1]]
+
+
 def open_page(context: BrowserContext, url: str) -> Page:
     page = context.new_page()
     page.goto(url)
@@ -74,61 +94,67 @@ def send(page: Page, items: tuple[str, ...]) -> None:
     page.get_by_role("button").click()
 
 
+def send_and_close(page: Page, items: tuple[str, ...], loss: Callable[[Route], object]) -> None:
+    """Send items, and close the page after `loss` has happened to its message."""
+    lost = list[object]()
+    page.route("**/message", lambda route: lost.append(loss(route)))
+    send(page, items)
+    while not lost:
+        page.wait_for_timeout(50)
+    page.close()
+
+
 def phone(browser: Browser) -> BrowserContext:
     size = {"width": 390, "height": 844}
     return browser.new_context(viewport=size, ignore_https_errors=True)  # type: ignore[arg-type]
 
 
 def check_sum(study: Study, played: FleetRound) -> None:
-    """Check that the sum has the vectors of the fleet and of both browsers, and nothing else."""
+    """Check that the sum has the vectors of all devices, and nothing else."""
     plan = played.view.plan
     mechanism = SUM_MECHANISMS[plan.mechanism]
     ring, expected = mechanism.ring(plan), mechanism.ring(plan).zero()
     for result in played.results:
         assert result.vector is not None
         ring.add(expected, result.vector)
-    for items in ENTERED:
+    for items in (*ENTERED, *[("fig",)] * IN_NODE):
         ring.add(expected, mechanism.encode(plan, dict.fromkeys(items, 1), system_words))
     assert ring.pack(study.cohort_sum(played.view)) == ring.pack(expected)
 
 
-def test_browsers_are_counted_once_in_an_exact_sum_although_one_is_closed_before_the_answer(
-    browser: Browser, server: ServerProcess
+def test_browsers_node_and_python_are_counted_once_in_an_exact_sum_although_pages_are_closed(
+    browser: Browser, server: ServerProcess, tmp_path: Path
 ) -> None:
     assert server.join is not None
-    with Analyst(server.url) as analyst, ThreadPoolExecutor(1) as executor:
+    with Analyst(server.url) as analyst, ThreadPoolExecutor(2) as executor:
         study = analyst.create("Which fruit?", QUESTION, TERMS, rounds=1)
         link = server.join.url(study.id)
         played: Future[FleetRound] = executor.submit(run_fleet, server.url, study)
-        first, second = phone(browser), phone(browser)
-        page = open_page(first, link)
+        in_node = executor.submit(run_node_devices, tmp_path, server.url, study)
+        contexts = [phone(browser) for _ in ENTERED]
+        page = open_page(contexts[0], link)
         assert faults(page) == []
         send(page, ("pear", "kiwi"))
         expect(page.get_by_role("status")).to_have_text(
             "Nothing was sent. The study does not ask for: kiwi", timeout=20_000
         )
-        send(page, ENTERED[0])
-        expect(page.get_by_role("status")).to_contain_text(COUNTED, timeout=20_000)
         page.close()
+        for context, items, loss in zip(contexts, ENTERED, LOSSES, strict=True):
+            page = open_page(context, link)
+            if loss is None:
+                send(page, items)
+            else:  # the page is closed before the answer, and opened again
+                send_and_close(page, items, loss)
+                page = open_page(context, link)
+            expect(page.get_by_role("status")).to_contain_text(COUNTED, timeout=20_000)
+            page.close()
 
-        page = open_page(second, link)
-        sent = list[bool]()
-
-        def pass_on_without_answer(route: Route) -> None:
-            route.fetch()
-            sent.append(True)
-
-        page.route("**/message", pass_on_without_answer)
-        send(page, ENTERED[1])
-        while not sent:
-            page.wait_for_timeout(50)
-        page.close()
-
+        assert in_node.result() == ["finished"] * IN_NODE
         check_sum(study, played.result())
-        assert study.round(1).participants == FLEET + 2
-        for context, text in ((first, COUNTED), (second, "began to send its message to round 1")):
+        assert study.round(1).participants == FLEET + IN_NODE + len(ENTERED)
+        for context in contexts:
             with closing(context), closing(open_page(context, link)) as again:
-                expect(again.get_by_role("status")).to_contain_text(text)
+                expect(again.get_by_role("status")).to_contain_text(COUNTED)
                 expect(again.get_by_role("alert")).to_contain_text("This study is over")
 
 

@@ -1,14 +1,13 @@
-"""Devices in JavaScript take part over HTTP together with devices in Python."""
+"""Devices in Node take part over HTTP although some are killed, or lose their answers."""
 
 import asyncio
 import json
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import asynccontextmanager, suppress
-from itertools import count
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from hashlib import sha256
 from pathlib import Path
 from random import SystemRandom
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 
@@ -17,72 +16,26 @@ from blindtally.registrar_service import trial_registrar
 from client.analyst.analyst import Analyst, Study
 from client.committee.member import CommitteeMember, MemberPolicy
 from client.committee.member_journal import MemberJournal
-from client.device.device_state import DeviceState
-from client.device.take_part import take_part
 from client.http.transport import Transport, http_client
 from protocol.api.messages import Timeouts
 from protocol.committee_terms import CommitteeTerms
-from protocol.device_policy.policy import Policy
 from protocol.domains.strings import Alphabet
 from protocol.question_and_plan import Terms
 from protocol.reference_mechanisms.approximate_histogram import ApproximateHistogramQuestion
 from secagg.keys import Identity
-from tests.js.node import NODE
+from tests.js.node import run_node
 from tests.server.application import ServiceOnPort, on_a_port
 
-PROGRAM = Path(__file__).with_name("take_part.mjs")
-N, IN_JAVASCRIPT = 12, 6
+N = 6
 OPERATORS = tuple(Identity.of(bytes([n]) * 32) for n in range(1, 8))
 QUESTION = ApproximateHistogramQuestion(
-    threshold=5,
+    threshold=3,
     contribution=2,
     domain=Alphabet(characters="abc_", length=2, pad="_"),
     message_bytes=8304,
 )
 LIMITS: dict[str, Any] = {"min_cohort": 4, "min_threshold": 1, "accept_exact_estimates": True}
 KEYS = [operator.public for operator in OPERATORS]
-Answering: TypeAlias = Coroutine[Any, Any, dict[str, Any]]
-
-
-class Devices:
-    """Devices in one process of Node, each with its folder."""
-
-    def __init__(self, process: Process, folder: Path) -> None:
-        self.process, self.folder = process, folder
-        self._ids, self._answers = count(), dict[int, asyncio.Future[dict[str, Any]]]()
-        self.reading = asyncio.create_task(self._read())
-
-    async def take_part(self, folder: str, **request: Any) -> dict[str, Any]:
-        """Return the answer to a request, which ends with the process."""
-        number, stdin = next(self._ids), self.process.stdin
-        assert stdin is not None
-        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._answers[number] = answer
-        request |= {"id": number, "folder": str(self.folder / folder)}
-        stdin.write(json.dumps(request).encode() + b"\n")
-        await stdin.drain()
-        return await answer
-
-    async def _read(self) -> None:
-        assert self.process.stdout is not None
-        async for line in self.process.stdout:
-            answer = json.loads(line)
-            self._answers.pop(answer.pop("id")).set_result(answer)
-        for waiting in self._answers.values():
-            waiting.cancel()
-
-
-@asynccontextmanager
-async def in_node(folder: Path) -> AsyncIterator[Devices]:
-    process = await asyncio.create_subprocess_exec(NODE, PROGRAM, stdin=PIPE, stdout=PIPE)
-    devices = Devices(process, folder)
-    try:
-        yield devices
-    finally:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-        await devices.reading
 
 
 @asynccontextmanager
@@ -114,6 +67,12 @@ async def operators(service: ServiceOnPort) -> AsyncIterator[None]:
     await asyncio.gather(acting, return_exceptions=True)
 
 
+def journal_line(folder: Path) -> dict[str, Any]:
+    """Return the last line of a device's journal, which is that of its vector."""
+    line: dict[str, Any] = json.loads(max(folder.iterdir()).read_text())
+    return line
+
+
 @pytest.fixture
 def analyst(service: ServiceOnPort) -> Iterator[Analyst]:
     with Analyst(service.url, service.key) as analyst:
@@ -135,71 +94,56 @@ def create(analyst: Analyst, name: str, registrar_key: str) -> Study:
     return analyst.create(name, QUESTION, terms, rounds=1, timeouts=timeouts)
 
 
-async def test_a_round_counts_each_device_in_javascript_and_in_python_once(
+async def test_a_round_counts_each_device_in_javascript_once_although_some_are_killed(
     service: ServiceOnPort, analyst: Analyst, tmp_path: Path
 ) -> None:
     held = [["ab", "c"] if index % 2 else ["ab"] for index in range(N)]
-    async with (
-        registrar() as (signer, address),
-        operators(service),
-        in_node(tmp_path) as devices,
-        in_node(tmp_path) as broken,
-    ):
+    async with registrar() as (signer, address), operators(service):
         study, second = [create(analyst, name, signer.public.hex()) for name in ("one", "two")]
         policy = LIMITS | {"registrar": signer.public.hex(), "committee": [*map(bytes.hex, KEYS)]}
-        signs: dict[str, Any] = {
+        known: dict[str, Any] = {
             "url": service.url,
-            "token": service.token,
-            "registrar": address,
+            "study": study.id,
+            "policy": policy,
             "wait": 60,
         }
-        known = {"study": study.id, "policy": policy, "registrarToken": "real"} | signs
+        known |= {"token": service.token, "registrar": address, "registrarToken": "real"}
 
-        def takes_part(index: int, node: Devices = devices, **changes: Any) -> Answering:
-            request = known | {"folder": str(index), "items": held[index]} | changes
-            return node.take_part(**request)
+        async def takes_part(index: int, **changes: Any) -> Any:
+            request = known | {"folder": str(tmp_path / f"{index}"), "items": held[index]} | changes
+            (outcome,) = await asyncio.to_thread(run_node, "take_part.mjs", [request])
+            return outcome
 
         # Nothing is sent without a journal, or to a study that the policy refuses; and no error has
         # a secret, whether it is in a journal that cannot be read, or in what the service shows.
         for name, content in (("00000000.json", '{"secret": "5f5f5f'), ("00000001.json", "{}")):
             (tmp_path / name).mkdir()
             (tmp_path / name / name).write_text(content)
-            failed = await takes_part(0, folder=name)
+            failed = await takes_part(0, folder=str(tmp_path / name))
             assert failed["error"].startswith("JournalError: ")
             assert "5f" not in failed["error"]
         refused = await takes_part(0, policy=policy | {"min_cohort": 50})
         assert (refused["state"], refused["limit"]) == ("declined", "min_cohort")
-        echoed = await takes_part(0, broken, fault="echoes")
+        echoed = await takes_part(0, fault="echoes")
         assert echoed["error"] == "ServiceError: no such Bearer (secret)"
 
         # An answer is lost: the device sends the same bytes again, and no others are accepted.
-        assert (await takes_part(1, broken, fault="loses"))["state"] == "finished"
-        with pytest.raises(asyncio.CancelledError):
-            await takes_part(0, broken, fault="dies")
-        # That device was killed after its message had left: it sends nothing again.
-        assert (await takes_part(0, wait=0))["state"] in {"no round", "over"}
+        assert (await takes_part(2, fault="loses"))["state"] == "finished"
+        # A device that was killed sends the message that it has recorded, whatever it holds now.
+        for index, fault in enumerate(("dies before sending", "dies after sending")):
+            with pytest.raises(AssertionError):
+                await takes_part(index, fault=fault)
+            recorded = journal_line(tmp_path / str(index))
+            assert sha256(bytes.fromhex(recorded["message"])).hexdigest() == recorded["digest"]
+            assert (await takes_part(index, items=["c"]))["state"] == "finished"
+            assert journal_line(tmp_path / str(index)) == recorded | {"message": ""}
+            assert (await takes_part(index, wait=0))["state"] in {"no round", "over"}
         # Two programs that are one device at the same time send one message.
-        twice = await asyncio.gather(takes_part(2), takes_part(2))
-        assert [each["state"] for each in twice].count("finished") == 1
-        finished = await asyncio.gather(*map(takes_part, range(3, IN_JAVASCRIPT)))
+        await asyncio.gather(takes_part(3), takes_part(3))
+        finished = await asyncio.gather(*map(takes_part, range(4, N)))
         assert {each["state"] for each in finished} == {"finished"}
-        spent = await takes_part(3, study=second.id)
+        spent = await takes_part(4, study=second.id)
         assert (spent["state"], spent["limit"]) == ("declined", "max_exact_studies")
-
-        pinned = Policy(**LIMITS, registrar=signer.public, committee=frozenset(KEYS))
-        in_python = [
-            take_part(
-                items=items,
-                policy=pinned,
-                study=study.id,
-                device_state=DeviceState.in_memory(),
-                registrar_token="real",
-                **signs,
-            )
-            for items in held[IN_JAVASCRIPT:]
-        ]
-        outcomes = await asyncio.gather(*in_python)
-        assert {each.state for (each,) in outcomes} == {"finished"}
         await asyncio.to_thread(study.wait)
     (view,) = study.rounds()
     assert (view.state, view.participants) == ("decoded", N)

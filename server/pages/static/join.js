@@ -16,7 +16,8 @@ const ENDS = {
   "cohort failed": "The round has failed. This browser was not counted, nor was any other.",
   "in use": "Another tab of this browser takes part at this moment. Close one of them.",
   rejected: "The service refused the message, so this browser was not counted.",
-  disconnected: "The service did not answer in time.",
+  disconnected: "The service did not answer in time. Open this page again later: if a message was "
+    + "made, the same one is sent.",
   declined: "This browser refused, and sent nothing.",
   fault: "Something failed that should not.",
 };
@@ -65,9 +66,13 @@ async function outside(plan, items) {
   return items.filter((_, i) => leftOut[i]);
 }
 
-/** @param {string[]} items to send, once the plan of the round takes each of them */
+/**
+ * Take part, and show how it ended.
+ *
+ * @param {string[]} items to send, once the plan of the round takes each of them; those of a message
+ *   that the service has not accepted are in it
+ */
 async function join(items) {
-  say("Waiting for a round that takes devices…");
   let strange = /** @type {string[]} */ ([]);
   const consent = async (/** @type {any} */ plan) => {
     strange = await outside(plan, items);
@@ -79,37 +84,51 @@ async function join(items) {
     { url, study, items, policy: limits, journal, token, consent, wait: WAIT_SECONDS },
   );
   if (strange.length) {
-    say(`Nothing was sent. The study does not ask for: ${strange.slice(0, 5).join(", ")}`, "fault");
+    await end(`Nothing was sent. The study does not ask for: ${strange.slice(0, 5).join(", ")}`);
   } else if (outcome.state === "finished") {
     const rest = outcome.leftOut ? ` ${outcome.leftOut} of your items are not in it.` : "";
-    finish(`${COUNTED} It is in round ${outcome.round}.${rest}`);
+    await end(`${COUNTED} It is in round ${outcome.round}.${rest}`);
   } else {
     const reason = outcome.error.replace(/^\w*Error: /, "");
-    say(`${ENDS[/** @type {keyof ENDS} */ (outcome.state)]} (${reason})`, "fault");
+    await end(`${ENDS[/** @type {keyof ENDS} */ (outcome.state)]} (${reason})`);
   }
-  return outcome.state;
 }
 
-/** @param {string} text of what happened, which this page shows from now on */
-function finish(text) {
-  localStorage.setItem(memory, text);
-  say(text, "good");
+/** @param {string} text which the page also shows later, if a message was recorded */
+async function end(text) {
+  if (await hasTakenPart()) localStorage.setItem(memory, text);
+  say(text, text.startsWith(COUNTED) ? "good" : "fault");
 }
 
-/** Show what this browser has done before; return whether it has taken part. */
-async function hasTakenPart() {
-  const rounds = await journal.rounds(url, study);
-  if (!rounds.length) return false;
-  const unknown = `This browser began to send its message to round ${rounds.at(-1)}, and did not see `
-    + "whether the service accepted it.";
-  say(`${localStorage.getItem(memory) ?? unknown} ${ONCE}`, localStorage.getItem(memory) ? "good" : "");
-  return true;
+/** @param {() => Promise<void>} task of which an error is the journal's */
+async function attempt(task) {
+  try {
+    await task();
+  } catch (error) {
+    say(`Nothing was sent: ${/** @type {Error} */ (error).message}`, "fault");
+  }
+}
+
+const hasTakenPart = async () => (await journal.sent(url, study)).length > 0;
+
+/** Show what this browser has done before, and send a message again that was not accepted yet. */
+async function goOn() {
+  const sent = await journal.sent(url, study);
+  if (sent.some(({ message }) => message)) {
+    say("Sending the message again…");
+    return join([]);
+  }
+  const text = localStorage.getItem(memory) ?? "This browser has sent its message.";
+  say(`${text} ${ONCE}`, text.startsWith(COUNTED) ? "good" : "");
 }
 
 const journal = browserJournal();
 const reason = button ? whyNot() : "";
 if (reason) say(reason, "fault");
-else if (!(await hasTakenPart()) && button) button.disabled = false;
+else await attempt(async () => {
+  if (await hasTakenPart()) await goOn();
+  else if (button) button.disabled = false;
+});
 
 form.addEventListener("submit", async (event) => {
   event.preventDefault();
@@ -120,9 +139,9 @@ form.addEventListener("submit", async (event) => {
     return;
   }
   button.disabled = true;
-  try {
-    if ((await join(items)) !== "finished") button.disabled = await hasTakenPart();
-  } catch (error) { // the journal cannot be used
-    say(`Nothing was sent: ${/** @type {Error} */ (error).message}`, "fault");
-  }
+  say("Waiting for a round that takes devices…");
+  await attempt(async () => {
+    await join(items);
+    button.disabled = await hasTakenPart();
+  });
 });
