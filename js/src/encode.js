@@ -45,8 +45,8 @@ export function encoderOf({ mechanism, terms }) {
 /**
  * Return the elements of the vector of a device's items, modulo p, and how many are not in it.
  *
- * Items are texts, numbers, and pairs of a segment and one of these; or a map of their counts. Of
- * one item, `maxCopies` of the policy may count. `choices` chooses among too many items, and should
+ * Items are texts and numbers, or a map of their counts. Of one item, `maxCopies` of the policy may
+ * count. `choices` chooses among too many items, and should
  * be the same in all rounds of a study. Throws the errors of `encoderOf`, a MalformedError if the
  * plan cannot be, and a TypeError if an item is none, or a count is not whole.
  *
@@ -80,11 +80,8 @@ function countItems(items) {
   const counts = new Map();
   const pairs = items instanceof Map ? items : Array.from(items, (item) => [item, 1]);
   for (const [item, count] of pairs) {
-    const texts = [item].flat().map(itemText);
-    if (!isWhole(count) || count < 0 || texts.length > 2 || texts.at(-2)?.includes(":")) {
-      throw new TypeError(`an item is one, or a segment without ":" and one, and has a whole count`);
-    }
-    const text = texts.join(":");
+    if (!isWhole(count) || count < 0) throw new TypeError(`a count is a whole number, got ${count}`);
+    const text = itemText(item);
     counts.set(text, (counts.get(text) ?? 0) + count);
   }
   return counts;

@@ -39,7 +39,7 @@ export class JournalError extends Error {
   name = "JournalError";
 }
 
-/** Throw a MalformedError unless a condition holds. @type {(holds: any, fault: string) => void} */
-export function must(holds, fault) {
+/** Throw a MalformedError unless a condition holds. @type {(holds: any, fault?: string) => void} */
+export function must(holds, fault = "a plan's numbers do not fit each other: no study has them") {
   if (!holds) throw new MalformedError(fault);
 }

@@ -5,7 +5,7 @@
  * b / g is smallest. The integers follow each other, the lowest bits first.
  */
 
-import { bitLength, ceil, floor, joined, max, min, power, range } from "./arithmetic.js";
+import { bitLength, ceil, floor, max, min, power, range } from "./arithmetic.js";
 
 /** @typedef {number[] | Uint32Array} Elements */
 
@@ -93,9 +93,10 @@ export function pack(p, elements) {
   const sizes = range(group + 1).map((count) => groupBits(p, count));
   let place = 0; // in bits
   for (let start = 0; start < elements.length; start += group) {
-    const part = [...elements.slice(start, start + group)];
-    let integer = joined(part.reverse(), p);
-    for (let taken, bits = sizes[part.length]; bits > 0; bits -= taken, place += taken) {
+    const end = min(start + group, elements.length);
+    let integer = 0;
+    for (let i = end; i-- > start; ) integer = integer * p + elements[i];
+    for (let taken, bits = sizes[end - start]; bits > 0; bits -= taken, place += taken) {
       taken = min(8 - (place % 8), bits);
       packed[place >>> 3] |= integer % 2 ** taken << place % 8;
       integer = floor(integer / 2 ** taken);

@@ -6,9 +6,9 @@ import { must } from "./errors.js";
 import { MAX_PRIME, suitablePrime } from "./field.js";
 
 /** Return a number that follows from fields of a plan, each of which is in its range, if it is in
- * its own. @type {(value: number, name: string, least: number, most: number) => number} */
-export function checked(value, name, least, most) {
-  must(value >= least && value <= most, `${name} is from ${least} to ${most}, got ${value}`);
+ * its own. @type {(value: number, least: number, most: number) => number} */
+export function checked(value, least, most) {
+  must(value >= least && value <= most);
   return value;
 }
 
@@ -18,7 +18,7 @@ export function primeAbove(terms, largest) {
   const { members, corrupt, threshold } = committeeParameters(terms.committee);
   const least = max(largest, members + threshold - corrupt) + 1;
   const p = least < MAX_PRIME ? suitablePrime(least) : least;
-  return checked(p, "a prime of a one-shot sum", 2, MAX_PRIME);
+  return checked(p, 2, MAX_PRIME);
 }
 
 /** Return the numbers of the largest committee of a plan's terms.

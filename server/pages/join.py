@@ -80,7 +80,6 @@ class Invitation:
     policy: str
     items: str
     options: tuple[str, ...]
-    has_segments: bool
 
     @classmethod
     def of(cls, plan: AnyPlan) -> Self:
@@ -97,7 +96,6 @@ class Invitation:
             json.dumps({"committee": committee.members, **limits}),
             domain_in_words(domain),
             options if len(options) <= _MAX_SHOWN_OPTIONS else (),
-            bool(segments_of(domain)),
         )
 
 
@@ -124,6 +122,7 @@ def check_browser(study: StudyView, event: DpEvent) -> None:
         "is of a kind for which no browser makes messages": not mechanism_of(
             study.question
         ).is_in_javascript,
+        "counts by segment, which browsers do not": segments_of(study.question.domain),
         "lets devices add noise, which browsers do not make": isinstance(event, SkellamNoiseEvent),
         "asks devices to join by a coin, which browsers do not flip": asks_coin,
         "asks for a registrar's signature, which only an app gets": study.terms.registrar,

@@ -4,12 +4,14 @@ import { hex, unhex } from "../../js/src/bytes.js";
 import { encode } from "../../js/src/encode.js";
 import { pack } from "../../js/src/field.js";
 import { keystream } from "../../js/src/keys.js";
+import { checkFields } from "../../js/src/plan_fields.js";
 import { Policy, checkPlan, maxCopies } from "../../js/src/policy.js";
 
 const stream = (key) => keystream(unhex(key));
 
 function refusalOf(plan, policy) {
   try {
+    checkFields(plan);
     checkPlan(plan, policy);
     return null;
   } catch ({ limit, message }) {

@@ -100,19 +100,15 @@ def _text_domain(rng: Random, kinds: Sequence[str]) -> dict[str, Any]:
         return {"kind": kind, "items": sorted({_word(rng) for _ in range(30)} | {"a", "b"})}
     if kind == "interval":
         return _interval(rng)
-    if kind == "product":
-        inner = _text_domain(rng, ("alphabet", "utf8", "interval"))
-        return {"kind": kind, "segments": ["north", "s\u00fcd"], "inner": inner}
     bits = rng.choice((24, 32, 40, 48, 72))
-    domain = {"kind": kind, "max_bytes": 64, "key_bits": bits, "salt": rng.choice(("", "s1"))}
-    return domain | ({"segments": ["north", "s\u00fcd"]} if kind == "hashed-product" else {})
+    return {"kind": kind, "max_bytes": 64, "key_bits": bits, "salt": rng.choice(("", "s1"))}
 
 
 def _word(rng: Random) -> str:
     return "".join(rng.choice(_LETTERS + "bcd") for _ in range(rng.randrange(1, 6)))
 
 
-_ALL_KINDS = ("alphabet", "utf8", "listed", "interval", "product")
+_ALL_KINDS = ("alphabet", "utf8", "listed", "interval")
 
 
 def _question(rng: Random, name: str) -> dict[str, Any]:
@@ -121,7 +117,7 @@ def _question(rng: Random, name: str) -> dict[str, Any]:
     shared |= {"contribution": rng.choice((1, 3, 6)), "confidence": rng.choice((0.4, 0.5))}
     sampled = {"epsilon": 8, "delta": rng.choice((0.6, 1e-6)), "mode": "sample-threshold"}
     if name == "tracked":
-        kinds = (*_ALL_KINDS, "hashed", "hashed", "hashed-product")
+        kinds = (*_ALL_KINDS, "hashed", "hashed")
         bits, own = rng.choice((0, 0, 3)), {"domain": _text_domain(rng, kinds)}
         return shared | own | {"hash_bits": bits, "message_bytes": rng.choice((3_000, 20_000))}
     if name == "triehh":
@@ -134,10 +130,7 @@ def _question(rng: Random, name: str) -> dict[str, Any]:
         domain = rng.choice((_interval(rng), {"kind": "utf8", "max_bytes": 2}))
         return shared | sampled | {"domain": domain, "contribution": 1, "every_round": False}
     if name == "number-sums":
-        domain = _interval(rng)
-        if rng.random() < 0.5:
-            domain = {"kind": "product", "segments": ["north", "s\u00fcd"], "inner": domain}
-        return shared | {"domain": domain, "contribution": 1, "confidence": 0.5}
+        return shared | {"domain": _interval(rng), "contribution": 1, "confidence": 0.5}
     rule = rng.choice(({}, {"rule": "theorem", "repetitions": 3}))
     size = 2**22 if rule else rng.choice((3_000, 60_000))
     return shared | {"domain": _text_domain(rng, _ALL_KINDS), "message_bytes": size} | rule
@@ -180,7 +173,7 @@ def _later_plan(rng: Random, plan: Any) -> AnyPlan:
         StringPiece(name=name, piece=rng.randrange(3))
         for group in groups
         for name in group["items"]
-        if "hashed" in domain.kind and rng.random() < 0.5
+        if domain.kind == "hashed" and rng.random() < 0.5
     ]
     prime = rng.choice(round_primes(plan.question, plan.terms))
     return plan.next_round(
@@ -206,11 +199,8 @@ def _items(rng: Random, domain: Any) -> list[tuple[str, int]]:
             word = rng.choice(domain.items)
         if kind == "alphabet" and not domain.pad:
             word = "".join(rng.choice(domain.characters) for _ in range(domain.length))
-        interval = domain if kind == "interval" else getattr(domain, "inner", None)
-        if getattr(interval, "kind", "") == "interval":
-            word = repr(rng.uniform(interval.low, interval.high) * rng.choice((1, 1, 1.2)))
-        if "product" in kind:
-            word = f"{rng.choice(('north', 'süd', 'west'))}:{word}"
+        if kind == "interval":
+            word = repr(rng.uniform(domain.low, domain.high) * rng.choice((1, 1, 1.2)))
         items[word] = rng.choice((1, 1, 2, 3, 40))
     return [*items.items()]
 

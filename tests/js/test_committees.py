@@ -22,7 +22,7 @@ VOLUNTEERS = VolunteerTerms(volunteers=60, size=12, corrupt=0.02, dropout=0.02)
 
 
 def plan_of(committee: CommitteeTerms | VolunteerTerms) -> Any:
-    plan = ONE_SHOT_EXAMPLES["number-sums, in a one-shot sum"].plan()
+    plan = ONE_SHOT_EXAMPLES["tracked, nothing, in a one-shot sum"].plan()
     registrar = REGISTRAR.public.hex() if isinstance(committee, VolunteerTerms) else None
     fields = {"cohort_size": 80, "minimum": 5, "sum": "one-shot", "registrar": registrar}
     return plan.model_copy(update={"terms": Terms(committee=committee, **fields)})

@@ -1,6 +1,6 @@
-/** Sums of numbers: for each segment the devices, their numbers and squares, in digits. */
+/** Sums of numbers: the devices, their numbers and squares, in digits. */
 
-import { ceil, digitsOf, firstTrue, floor, joined, log2, max, min } from "../arithmetic.js";
+import { ceil, digitsOf, firstTrue, floor, joined, log2, min } from "../arithmetic.js";
 import { power, range } from "../arithmetic.js";
 import { unhex } from "../bytes.js";
 import { domainOf } from "../domains.js";
@@ -16,8 +16,7 @@ const MIN_CHECK_BITS = 60;
  * the least bytes. @param {any} plan */
 function format({ question, terms }) {
   const domain = domainOf(question.domain);
-  const largest = checked(power(domain.base, domain.width), "the number of cells", 2, 2 ** 32) - 1;
-  const segments = max(1, domain.segments.length);
+  const largest = checked(power(domain.base, domain.width), 2, 2 ** 32) - 1;
   const formats = range(MAX_DIGITS, 1).flatMap((count) => {
     const base = firstTrue(2, MAX_PRIME, (each) =>
       BigInt(each) ** BigInt(count) > BigInt(largest) ** 2n);
@@ -26,10 +25,9 @@ function format({ question, terms }) {
     const p = primeAbove(terms, bound);
     const ofNumber = firstTrue(1, count, (each) => power(base, each) > largest);
     const checks = ceil(MIN_CHECK_BITS / log2(p));
-    const length = segments * (1 + ofNumber + count) + checks;
-    return [{ p, base, counts: [1, ofNumber, count], checks, segments, length }];
+    return [{ p, base, counts: [1, ofNumber, count], checks, length: 1 + ofNumber + count + checks }];
   });
-  must(formats.length, "sums of numbers need a prime above 2^26");
+  must(formats.length);
   const bytes = formats.map(({ p, length }) => packedBytes(p, length));
   return formats[bytes.indexOf(min(...bytes))];
 }
@@ -39,14 +37,13 @@ export const numberSums = {
   showsOneDevice: () => true,
   shape: format,
   async encode(plan, held) {
-    const { p, base, counts, checks, segments, length } = format(plan);
+    const { p, base, counts, checks, length } = format(plan);
     const elements = Array(length).fill(0);
     const domain = domainOf(plan.question.domain);
     for (const { item } of held) {
       const cell = BigInt(joined(domain.digits(item), domain.base));
-      const segment = max(0, domain.segments.indexOf(item.split(":")[0]));
       const digits = counts.flatMap((count, i) => digitsOf(cell ** BigInt(i), base, count));
-      digits.forEach((digit, row) => (elements[row * segments + segment] = digit));
+      digits.forEach((digit, row) => (elements[row] = digit));
     }
     const summed = length - checks;
     const stream = await seededStream(unhex(plan.seed), "number sums");

@@ -1,7 +1,7 @@
 /** Tables of sampled items, from which the items are read again (`protocol/sketches/iblt`). */
 
 import { ceil, digitsOf, floor, max, min, range } from "../arithmetic.js";
-import { MalformedError, must } from "../errors.js";
+import { must } from "../errors.js";
 import { halves, hashFamily, scale } from "../hashing.js";
 
 const MAX_PARTS = 6;
@@ -20,13 +20,12 @@ export const DEFAULT_EVIDENCE = 120;
  *   Cell} */
 export function cellFormat(p, { chunks, bound }, cells, evidence) {
   const least = max(evidence, cells < MIN_CELLS_WITHOUT_HASH_BITS ? DEFAULT_EVIDENCE : 1);
-  for (let parts = 1; parts <= MAX_PARTS; parts++) {
+  for (let parts = 1; ; parts++) {
     const largest = BigInt(p) ** BigInt(parts) - 1n;
     const radix = min(Number(largest / BigInt(max(1, bound - 1))), 2 ** 32);
-    if (largest >= 2n ** 62n) break;
+    must(parts <= MAX_PARTS && largest < 2n ** 62n);
     if (radix ** chunks >= least) return { p, chunks, parts, radix, largest };
   }
-  throw new MalformedError(`keys below ${bound} do not fit in cells modulo ${p}`);
 }
 
 /** Return the elements of a table. @type {(cell: Cell, cells: number) => number} */
@@ -39,7 +38,7 @@ export async function makeTable(cell, cells, seed) {
   const isLarge = cells >= MIN_LARGE_TABLE_CELLS;
   const subtables = isLarge ? 3 : 4;
   const width = cells / subtables;
-  must(Number.isInteger(width), `a table of ${cells} cells has no sub-tables`);
+  must(Number.isInteger(width));
   const words = (/** @type {number} */ spread) => 1 + ceil((subtables * spread) / 2);
   const { fingerprint, hash } = await hashFamily(
     seed, "iblt", chunks, words(isLarge ? HEAVY_CELLS : 1));

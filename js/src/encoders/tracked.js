@@ -75,11 +75,11 @@ function thin(classes, words, count) {
 export const tracked = {
   shape(plan) {
     const { question, terms, prime: p, counter_classes: classes, string_pieces: pieces } = plan;
-    const thinned = classes.length + checked(plan.table_classes, "table_classes", 1, 2 ** 16);
-    checked(plan.max_value, "max_value", 1, p - 1);
-    must(primeAbove(terms, p - 1) === p, `${p} is no prime for this sum`);
+    const thinned = classes.length + checked(plan.table_classes, 1, 2 ** 16);
+    checked(plan.max_value, 1, p - 1);
+    must(primeAbove(terms, p - 1) === p);
     const counters = sum([...countersOf(plan).values()].map((each) => each.counters));
-    must(sum(classes) === counters, `counter_classes of ${counters} counters expected`);
+    must(sum(classes) === counters);
     const evidence = floor(15 * 2 ** (question.hash_bits - 4));
     const cell = cellFormat(p, domainOf(question.domain), plan.cells, evidence);
     const strings = pieceFormat(plan).size * pieces.length;

@@ -11,13 +11,13 @@ import { checked, maxDevices, primeAbove } from "../moduli.js";
 /** Return the prime and the domain of votes without noise. @param {any} plan */
 function votes({ question, release, terms }) {
   const { probability, variance } = release;
-  checked(question.join_probability, "join_probability", probability, 1);
+  checked(question.join_probability, probability, 1);
   if (variance || probability === 1) {
     throw new RefusedError("epsilon", "has noise, which only devices in Python make: ask for the "
       + "mode sample-threshold");
   }
   const domain = domainOf(question.domain);
-  checked(domain.segments.length ? 0 : domain.base, "the base of digits", 2, 256);
+  checked(domain.base, 2, 256);
   return { p: primeAbove(terms, maxDevices(terms)), domain };
 }
 
@@ -30,7 +30,7 @@ const voteCoins = ({ question, release }, random, count) =>
 export const hierarchicalHistogram = {
   shape(plan) {
     const { p, domain: { base, width } } = votes(plan);
-    checked(power(base, width), "the number of leaves", 2, 2 ** 22);
+    checked(power(base, width), 2, 2 ** 22);
     return { p, length: sum(range(width, 1).map((level) => power(base, level))) };
   },
   async encode(plan, held, random) {
@@ -51,7 +51,7 @@ export const hierarchicalHistogram = {
 function levelOf({ level, question: { domain, stride } }) {
   const { width } = domainOf(domain);
   const start = (level - 1) * stride;
-  checked(start, "the level's first digit", 0, width - 1);
+  checked(start, 0, width - 1);
   return [start, min(start + stride, width)];
 }
 
@@ -65,9 +65,9 @@ export const trieHh = {
         + "leave out vote_tables");
     }
     const isOfLevel = (/** @type {string} */ prefix) => prefix.length === 2 * start;
-    must(plan.frontier.every(isOfLevel), `this level has prefixes of ${start} digits`);
+    must(plan.frontier.every(isOfLevel));
     const cells = plan.frontier.length * power(domain.base, end - start);
-    return { p, length: checked(cells, "the number of cells", 1, 2 ** 24) };
+    return { p, length: checked(cells, 1, 2 ** 24) };
   },
   async encode(plan, held, random) {
     const elements = Array(this.shape(plan).length).fill(0);
