@@ -2,9 +2,13 @@
 
 export const { ceil, floor, log2, max, min } = Math;
 export const isWhole = Number.isSafeInteger;
+export const big = BigInt;
 
 /** Return `count` numbers from `first` on. @type {(count: number, first?: number) => number[]} */
 export const range = (count, first = 0) => Array.from({ length: count }, (_, i) => first + i);
+
+/** Return numbers that are 0. @type {(count: number) => number[]} */
+export const zeros = (count) => Array(count).fill(0);
 
 /** Return the sum of numbers. @type {(numbers: number[]) => number} */
 export const sum = (numbers) => numbers.reduce((total, each) => total + each, 0);
@@ -23,7 +27,7 @@ export const joined = (digits, base) => digits.reduce((total, digit) => total * 
 /** Return digits of a whole number, the lowest first.
  * @type {(n: number | bigint, base: number, count: number) => number[]} */
 export const digitsOf = (n, base, count) =>
-  range(count).map((i) => Number((BigInt(n) / BigInt(base) ** BigInt(i)) % BigInt(base)));
+  range(count).map((i) => Number((big(n) / big(base) ** big(i)) % big(base)));
 
 /** Return the first number for which a condition holds, which holds for all after it, or `high`.
  * @type {(low: number, high: number, holds: (n: number) => boolean) => number} */

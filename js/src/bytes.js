@@ -7,9 +7,11 @@ import { must } from "./errors.js";
 export const { subtle } = crypto; // undefined in a page without https
 const encoder = new TextEncoder();
 
-/** Return two lower-case digits for each byte. @type {(bytes: Bytes) => string} */
-export const hex = (bytes) =>
-  Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+/** Return lower-case hexadecimal digits. @type {(n: number, count?: number) => string} */
+export const hexDigits = (n, count = 2) => n.toString(16).padStart(count, "0");
+
+/** Return two digits for each byte. @type {(bytes: ArrayLike<number>) => string} */
+export const hex = (bytes) => Array.from(bytes, (byte) => hexDigits(byte)).join("");
 
 /** Return the bytes of hexadecimal digits. @type {(text: string) => Bytes} */
 export function unhex(text) {
@@ -33,9 +35,12 @@ export const u32 = (n) => Uint8Array.of(n >>> 24, n >>> 16, n >>> 8, n);
 /** Return random bytes of the system. @type {(size: number) => Bytes} */
 export const systemRandom = (size) => crypto.getRandomValues(new Uint8Array(size));
 
+/** Return what WebCrypto makes. @type {(made: Promise<ArrayBuffer>) => Promise<Bytes>} */
+export const bytesOf = async (made) => new Uint8Array(await made);
+
 /** Return the 32 bytes of SHA-256. @type {(...parts: Bytes[]) => Promise<Bytes>} */
 export const sha256 = async (...parts) =>
-  new Uint8Array(await subtle.digest("SHA-256", concat(...parts)));
+  bytesOf(subtle.digest("SHA-256", concat(...parts)));
 
 /** Return SHA-256 with a prefix for the purpose of the hash.
  * @type {(purpose: string, ...parts: Bytes[]) => Promise<Bytes>} */

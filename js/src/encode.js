@@ -7,7 +7,7 @@ import { approximateHistogram } from "./encoders/histogram.js";
 import { numberSums } from "./encoders/numbers.js";
 import { tracked } from "./encoders/tracked.js";
 import { canonicalOfTrie, hierarchicalHistogram, trieHh } from "./encoders/votes.js";
-import { RefusedError } from "./errors.js";
+import { expect, inPython } from "./errors.js";
 import { drawBelow } from "./hashing.js";
 
 /** @typedef {{item: string, count: number, name: string, key: number[]}} Held */
@@ -35,11 +35,9 @@ const ENCODERS = {
 /** Return the encoder of a plan's mechanism; throws a RefusedError if the plan is of no one-shot sum
  * that this device can encode. @type {(plan: any) => Encoder} */
 export function encoderOf({ mechanism, terms }) {
-  if (!Object.hasOwn(ENCODERS, mechanism)) {
-    throw new RefusedError("mechanism", `asks by ${mechanism}, which only devices in Python answer`);
-  }
-  if (terms.sum === "one-shot") return ENCODERS[mechanism];
-  throw new RefusedError("sum", "has sums in which devices wait for each other; make it one-shot");
+  if (!Object.hasOwn(ENCODERS, mechanism)) inPython("mechanism", mechanism);
+  if (terms.sum !== "one-shot") inPython("sum", "sums that are not one-shot");
+  return ENCODERS[mechanism];
 }
 
 /**
@@ -80,7 +78,7 @@ function countItems(items) {
   const counts = new Map();
   const pairs = items instanceof Map ? items : Array.from(items, (item) => [item, 1]);
   for (const [item, count] of pairs) {
-    if (!isWhole(count) || count < 0) throw new TypeError(`a count is a whole number, got ${count}`);
+    expect(isWhole(count) && count >= 0, `a count is a whole number, got ${count}`);
     const text = itemText(item);
     counts.set(text, (counts.get(text) ?? 0) + count);
   }
@@ -90,9 +88,7 @@ function countItems(items) {
 /** Return the same text of a number as in Python. @type {(item: any) => string} */
 function itemText(item) {
   if (typeof item === "string") return item;
-  if (typeof item !== "number" || Number.isNaN(item)) {
-    throw new TypeError(`an item is a text or a number, got ${item}`);
-  }
+  expect(item === +item, "an item is a text or a number");
   return Math.abs(item) <= 2 ** 53 && Number.isInteger(item) ? `${item + 0}` : numberText(item);
 }
 
@@ -116,7 +112,7 @@ function insideDomain(question, domain, counts) {
 async function clip(counts, most, choices) {
   const all = total(counts);
   if (all <= most) return counts;
-  if (!isWhole(all)) throw new TypeError("counts add up to less than 2^53");
+  expect(isWhole(all), "counts add up to less than 2^53");
   const chosen = new Set();
   for (let last = all - most; last < all; last++) {
     const drawn = await drawBelow(choices, last + 1);

@@ -39,6 +39,17 @@ export class JournalError extends Error {
   name = "JournalError";
 }
 
+/** Refuse what a device in JavaScript does not do. @type {(limit: string, what: string) => never} */
+export function inPython(limit, what) {
+  throw new RefusedError(limit, `needs devices in Python, which alone have ${what}`);
+}
+
+/** Throw a TypeError unless a program's argument can be right. @type {(holds: any, advice: string) =>
+ *   void} */
+export function expect(holds, advice) {
+  if (!holds) throw new TypeError(advice);
+}
+
 /** Throw a MalformedError unless a condition holds. @type {(holds: any, fault?: string) => void} */
 export function must(holds, fault = "a plan's numbers do not fit each other: no study has them") {
   if (!holds) throw new MalformedError(fault);

@@ -4,7 +4,7 @@
  * `protocol/hashing.py` and `protocol/randomness.py` have the reasons.
  */
 
-import { bitLength, floor, range } from "./arithmetic.js";
+import { big, bitLength, floor, range, sum } from "./arithmetic.js";
 import { taggedHash, utf8 } from "./bytes.js";
 import { keystream } from "./keys.js";
 
@@ -30,7 +30,7 @@ function mix(x) {
 export const halves = (word) => [word >> 32n, word & 0xffffffffn];
 
 /** Return 32 bits as a number below `bound`. @type {(half: bigint, bound: number) => number} */
-export const scale = (half, bound) => Number((half * BigInt(bound)) >> 32n);
+export const scale = (half, bound) => Number((half * big(bound)) >> 32n);
 
 /** Return the stream of a plan's seed. @type {(seed: Uint8Array, purpose: string) =>
  *   Promise<import("./keys.js").Stream>} */
@@ -49,7 +49,7 @@ export async function hashFamily(seed, purpose, chunks, outputs) {
   }
   const keys = toWords(await read(16 * outputs));
   const fingerprint = (/** @type {number[]} */ key) =>
-    key.reduce((sum, x, i) => sum + factors[i + 1] * BigInt(x), factors[0]) % PRIME;
+    key.reduce((sum, x, i) => sum + factors[i + 1] * big(x), factors[0]) % PRIME;
   const hash = (/** @type {number[]} */ key, from = 0, to = outputs) => {
     const print = fingerprint(key);
     return range(to - from, from).map((i) =>
@@ -72,7 +72,7 @@ export async function flipCoins(random, count, p, q) {
   for (let bit = 0; bit < 64; bit++) {
     const digit = 2 * p >= q ? 1 : 0; // all of these numbers are exact
     p = 2 * p - digit * q;
-    limit = 2n * limit + BigInt(digit);
+    limit = 2n * limit + big(digit);
   }
   return (await drawWords(random, count)).map((word) => word < limit);
 }

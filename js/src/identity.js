@@ -5,7 +5,7 @@
  * it returns to a study, and nobody can link its identities in two studies.
  */
 
-import { concat, hex, sha256, statement, subtle, unhex, utf8 } from "./bytes.js";
+import { bytesOf, concat, hex, sha256, statement, subtle, unhex, utf8 } from "./bytes.js";
 import { RefusedError, must } from "./errors.js";
 import { signingKey, verify } from "./keys.js";
 import { enrolmentScope } from "./plan.js";
@@ -24,7 +24,7 @@ export async function deriveIdentity(secret, service, study) {
   const [seed, bytes, choices] = await Promise.all(
     ["identity", "credential", "choices"].map(async (purpose) => {
       const texts = [purpose, service, study].map((each) => JSON.stringify(each)).join(", ");
-      return new Uint8Array(await subtle.sign("HMAC", key, utf8(`[${texts}]`)));
+      return bytesOf(subtle.sign("HMAC", key, utf8(`[${texts}]`)));
     }));
   const base64 = btoa(String.fromCharCode(...bytes)).slice(0, 43); // without "="
   const credential = base64.replaceAll("+", "-").replaceAll("/", "_");

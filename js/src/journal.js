@@ -12,7 +12,7 @@
  * Line 0 has the secret, so that no journal is lost without its identities.
  */
 
-import { floor, isWhole, max, min } from "./arithmetic.js";
+import { floor, isWhole, max, min, sum } from "./arithmetic.js";
 import { hex, systemRandom, unhex } from "./bytes.js";
 import { JournalError, RefusedError } from "./errors.js";
 import { clock } from "./transport.js";

@@ -1,7 +1,7 @@
 /** Keys of WebCrypto: Ed25519 signatures, X25519 agreements, and AES-CTR streams. */
 
 import { ceil, max } from "./arithmetic.js";
-import { concat, hex, subtle, u32, unhex } from "./bytes.js";
+import { bytesOf, concat, hex, subtle, u32, unhex } from "./bytes.js";
 import { must } from "./errors.js";
 
 /** @typedef {import("./bytes.js").Bytes} Bytes */
@@ -35,8 +35,7 @@ async function importSecret(name, use, secret) {
  * @param {Bytes} secret */
 export async function signingKey(secret) {
   const [key, publicKey] = await importSecret("Ed25519", "sign", secret);
-  const sign = async (/** @type {Bytes} */ bytes) =>
-    new Uint8Array(await subtle.sign("Ed25519", key, bytes));
+  const sign = (/** @type {Bytes} */ bytes) => bytesOf(subtle.sign("Ed25519", key, bytes));
   return { publicKey, sign };
 }
 
@@ -48,10 +47,10 @@ export async function agreementKey(secret) {
     must(other.length === 32 && other[31] < 128, "a public key has 32 bytes, and no unused bit");
     const theirs = await subtle.importKey("raw", other, "X25519", false, []);
     const agreement = { name: "X25519", public: theirs };
-    const agreed = await subtle.deriveBits(agreement, key, 256).catch(() => 0); // of low order
-    const bytes = new Uint8Array(/** @type {ArrayBuffer} */ (agreed));
-    must(bytes.some(Boolean), "a public key is of low order: it agrees on nothing secret");
-    return bytes;
+    const nothing = () => new ArrayBuffer(0); // of low order
+    const agreed = await bytesOf(subtle.deriveBits(agreement, key, 256).catch(nothing));
+    must(agreed.some(Boolean), "a public key is of low order: it agrees on nothing secret");
+    return agreed;
   };
   return { publicKey, agree };
 }
@@ -78,8 +77,8 @@ export async function keystream(key) {
       const counter = concat(new Uint8Array(12), u32(blocks));
       const missing = max(MIN_BLOCKS, ceil((nbytes - held.length) / 16));
       const mode = { name: "AES-CTR", counter, length: 64 };
-      const fresh = await subtle.encrypt(mode, aes, new Uint8Array(missing * 16));
-      held = concat(held, new Uint8Array(fresh));
+      const fresh = await bytesOf(subtle.encrypt(mode, aes, new Uint8Array(missing * 16)));
+      held = concat(held, fresh);
       blocks += missing;
     }
     const next = held.subarray(0, nbytes);

@@ -3,7 +3,7 @@
 import { floor, max, min } from "./arithmetic.js";
 import { committeeParameters } from "./committee.js";
 import { encoderOf } from "./encode.js";
-import { RefusedError } from "./errors.js";
+import { RefusedError, expect } from "./errors.js";
 import { messageBytes } from "./message.js";
 import { largestCommittee } from "./moduli.js";
 
@@ -45,10 +45,8 @@ export class Policy {
       const keys = name === "committee" ? [...limit] : name === "registrar" && limit ? [limit] : null;
       const isRight = keys ? keys.every((key) => /^[0-9a-f]{64}$/.test(key))
         : limit >= 0 && (limit === own[name] || typeof limit === typeof (own[name] ?? 0));
-      if (!Object.hasOwn(own, name) || !isRight) {
-        throw new TypeError(`a policy has no limit ${name} = ${limit}: numbers are from 0 up, and `
-          + "keys have 64 hexadecimal digits");
-      }
+      expect(Object.hasOwn(own, name) && isRight, `a policy has no limit ${name} = ${limit}: numbers `
+        + "are from 0 up, and keys have 64 hexadecimal digits");
       own[name] = limit;
     }
   }

@@ -1,10 +1,11 @@
 /** Participation of a device with its items in one study: the function that a program calls. */
 
 import { max, min } from "./arithmetic.js";
-import { hex, sha256, systemRandom, unhex, utf8 } from "./bytes.js";
+import { hex, sha256, subtle, systemRandom, unhex, utf8 } from "./bytes.js";
 import { openSession } from "./committee.js";
 import { encode } from "./encode.js";
-import { JournalError, MalformedError, RefusedError, ServiceError } from "./errors.js";
+import { JournalError, MalformedError, RefusedError, ServiceError, expect } from "./errors.js";
+import { inPython } from "./errors.js";
 import { deriveIdentity, enrolAtRegistrar, enrolAtService } from "./identity.js";
 import { Journal, browserJournal } from "./journal.js";
 import { keystream } from "./keys.js";
@@ -51,25 +52,23 @@ const STATES = /** @type {Record<string, string>} */ ({
  */
 
 /**
- * Let this device take part in a round of a study with its items; return the outcome.
+ * Let this device take part in a round of a study with its items; return the outcome. An error in
+ * the study is an outcome, too.
  *
  * If an earlier call ended before the service had accepted its message, exactly that message is
  * sent, and neither new items nor the policy matter: `leftOut` is then 0.
  *
- * @param {Request} request
- * @returns {Promise<Outcome>} an error in the study is an outcome
- * @throws {TypeError} if an argument cannot be right
- * @throws {JournalError} if the message cannot be recorded, so that it is not sent
+ * Throws a TypeError if an argument cannot be right, and a JournalError if the message cannot be
+ * recorded, so that it is not sent. @type {(request: Request) => Promise<Outcome>}
  */
 export async function takePart(request) {
-  const { url, study, token, wait = 0 } = request;
+  const { url, study, token, registrarToken, wait = 0 } = request;
   const { journal = browserJournal(), policy = new Policy() } = request;
-  if (!globalThis.crypto?.subtle) throw new TypeError("a page has keys only under https");
-  if (!/^[\w-]{1,64}$/.test(study)) throw new TypeError("study is the id of a study");
-  if (token?.startsWith("btr_")) throw new TypeError(`a registrar's token: ${REGISTRAR_ADVICE}`);
-  if (![token, request.registrarToken].every((each) => /^[!-~]*$/.test(each ?? ""))) {
-    throw new TypeError("a token has a wrong character: copy it again");
-  }
+  expect(subtle, "a page has keys only under https");
+  expect(/^[\w-]{1,64}$/.test(study), "study is the id of a study");
+  expect(!token?.startsWith("btr_"), `a registrar's token: ${REGISTRAR_ADVICE}`);
+  const isToken = /^[!-~]*$/.test(`${token ?? ""}${registrarToken ?? ""}`);
+  expect(isToken, "a token has a wrong character: copy it again");
   const patience = max(min(wait, PATIENCE_SECONDS), FIRST_PATIENCE_SECONDS);
   const transport = new Transport(serviceUrl(url), request.patience ?? patience);
   const registrar = registrarOf(request, policy);
@@ -78,9 +77,9 @@ export async function takePart(request) {
   const run = async () => {
     try {
       await participate({ request, policy, journal, transport, registrar, outcome });
-    } catch (error) {
+    } catch (/** @type {any} */ error) {
       if (error instanceof JournalError) throw error;
-      const { name, message, limit = null } = /** @type {any} */ (error);
+      const { name, message, limit = null } = error;
       Object.assign(outcome, { state: stateOf(error), error: `${name}: ${message}`, limit });
     }
     return outcome;
@@ -88,7 +87,7 @@ export async function takePart(request) {
   return (await journal.alone(run)) ?? { ...outcome, state: "in use", error: IN_USE };
 }
 
-/** @param {unknown} error */
+/** Return the state of a device that an error stops. @param {unknown} error */
 function stateOf(error) {
   if (error instanceof RefusedError || error instanceof MalformedError) return "declined";
   if (!(error instanceof ServiceError)) return "fault";
@@ -101,9 +100,8 @@ function registrarOf({ url, registrar, registrarToken }, policy) {
   if (!registrar) return null;
   const { host, hostname, protocol } = new URL(registrar);
   const isSecure = protocol === "https:" || /^(localhost|127\.[\d.]+|\[::1\])$/.test(hostname);
-  if (!registrarToken || !policy.registrar || !isSecure || host === new URL(url).host) {
-    throw new TypeError(REGISTRAR_ADVICE);
-  }
+  const isOther = isSecure && host !== new URL(url).host;
+  expect(isOther && registrarToken && policy.registrar, REGISTRAR_ADVICE);
   return new Transport(serviceUrl(registrar), FIRST_PATIENCE_SECONDS);
 }
 
@@ -130,20 +128,25 @@ async function participate(part) {
   if (refusal) throw refusal;
 }
 
-/** Return the vector whose message the journal has recorded, in the next round that takes devices.
- * @param {Part} part of which the outcome gets the round, and what was left out
- * @param {import("./identity.js").Identity} identity
- * @param {number} after the last round that the device took part in */
-async function recordMessage(part, identity, after) {
-  const { request, policy, journal, transport, registrar, outcome } = part;
+/** Return the vector whose message the journal has recorded, in the first round after `after` that
+ * takes devices. @type {(part: Part, identity: import("./identity.js").Identity, after: number) =>
+ *   Promise<import("./journal.js").Vector>} */
+async function recordMessage({ request, policy, journal, transport, registrar, outcome }, identity,
+  after) {
   const { study, items, consent, collection = "default", registrarToken = "", wait = 0 } = request;
   const view = readJson(await waitForRound(transport, study, after, identity.credential, wait));
   outcome.round = view.number;
-  const opened = await acceptedPlan(view.plan, study, after, policy);
+  const opened = await readPlan(utf8(view.plan));
   const { plan } = opened;
-  const { url: service } = transport;
-  const { round } = plan;
-  const vector = { service, study, round, collection, digest: "", message: "", time: 0 };
+  const { round, question } = plan;
+  if (plan.study !== study || round <= after) {
+    throw new RefusedError("plan", `shows the plan of round ${round} of study ${plan.study}`);
+  }
+  checkPlan(plan, policy);
+  if ((question.join_probability ?? 1) !== 1) inPython("join_probability", "coins who takes part");
+  const vector = {
+    service: transport.url, study, round, collection, digest: "", message: "", time: 0,
+  };
   await journal.record(vector, policy, plan); // only checks, before anybody is asked
   if (consent && !(await consent(plan))) {
     throw new RefusedError("consent", "was refused by this device's user");
@@ -160,9 +163,9 @@ async function recordMessage(part, identity, after) {
   return vector;
 }
 
-/** Return the view of the next round that takes devices, in JSON, after round `after`.
+/** Return the view of a round after `after` that takes devices, in JSON, within seconds.
  * @type {(transport: Transport, study: string, after: number, ticket: string, patience: number) =>
- *   Promise<string>} with a patience in seconds */
+ *   Promise<string>} */
 async function waitForRound(transport, study, after, ticket, patience) {
   const deadline = clock() + patience;
   for (;;) {
@@ -170,27 +173,10 @@ async function waitForRound(transport, study, after, ticket, patience) {
     const path = `/studies/${study}/rounds/open?after=${after}&wait=${wait}`;
     try {
       return await transport.send("GET", path, { ticket, wait });
-    } catch (error) {
-      if (!(error instanceof ServiceError) || error.type !== "no-round") throw error;
+    } catch (/** @type {any} */ error) {
       const pause = error.retryAfter || 1;
-      if (clock() + pause > deadline) throw error;
+      if (error.type !== "no-round" || clock() + pause > deadline) throw error;
       await sleep(pause);
     }
   }
-}
-
-/** Return the plan that the service shows, of a round after the last one of this device, once the
- * policy has accepted it. @type {(text: string, study: string, after: number, policy: Policy) =>
- *   ReturnType<typeof readPlan>} */
-async function acceptedPlan(text, study, after, policy) {
-  const opened = await readPlan(utf8(text));
-  const { study: shown, round, question } = opened.plan;
-  if (shown !== study || round <= after) {
-    throw new RefusedError("plan", `shows the plan of round ${round} of study ${shown}`);
-  }
-  checkPlan(opened.plan, policy);
-  if ((question.join_probability ?? 1) !== 1) {
-    throw new RefusedError("join_probability", "asks for a coin, which JavaScript does not flip");
-  }
-  return opened;
 }

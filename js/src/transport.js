@@ -10,7 +10,7 @@
  */
 
 import { max, min } from "./arithmetic.js";
-import { MalformedError, ServiceError, must } from "./errors.js";
+import { MalformedError, ServiceError, expect, must } from "./errors.js";
 
 const TRANSIENT_STATUSES = [0, 408, 429, 500, 502, 503, 504]; // 0: no answer
 const MAX_DOCUMENT_BYTES = 4 * 2 ** 20; // of JSON: a plan of `tracked` lists thousands of items
@@ -29,10 +29,9 @@ export const sleep = (seconds) => new Promise((resolve) => setTimeout(resolve, 1
  * of a device. Throws a TypeError for other addresses. @type {(url: string) => string} */
 export function serviceUrl(url) {
   const { href, protocol, username, password } = new URL(url);
-  if (/^https?:$/.test(protocol) && !username && !password && !/[?#]/.test(url)) {
-    return href.replace(/\/+$/, "");
-  }
-  throw new TypeError("a service has an http or https address without a user, '?' or '#'");
+  const isService = /^https?:$/.test(protocol) && !username && !password && !/[?#]/.test(url);
+  expect(isService, "a service has an http or https address without a user, '?' or '#'");
+  return href.replace(/\/+$/, "");
 }
 
 /** Return the object of a text of JSON. @type {(text: string) => any} */
@@ -117,8 +116,7 @@ export class Transport {
   /** Return a short text without secrets and hidden characters. @param {string} text */
   #shown(text) {
     const open = this.#secrets.reduce((shown, each) => shown.replaceAll(each, "(secret)"), text);
-    const escape = (/** @type {string} */ each) => `\\u{${each.codePointAt(0)?.toString(16)}}`;
-    return open.slice(0, MAX_ERROR_CHARACTERS).replace(/[\p{C}\p{Zl}\p{Zp}]/gu, escape);
+    return open.slice(0, MAX_ERROR_CHARACTERS).replace(/[\p{C}\p{Zl}\p{Zp}]/gu, "?");
   }
 }
 

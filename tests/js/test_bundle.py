@@ -15,7 +15,7 @@ JS = ROOT / "js"
 SOURCES = sorted((JS / "src").rglob("*.js"))
 BUNDLE = ROOT / "server" / "pages" / "static" / "blindtally-device.js"
 # These may only fall; the goals are 30,000 and 12,000 bytes, and 1,400 lines.
-MAX_BYTES, MAX_COMPRESSED, MAX_LINES = 37_961, 16_925, 2_411
+MAX_BYTES, MAX_COMPRESSED, MAX_LINES = 36_871, 16_751, 2_391
 
 
 def test_the_bundle_and_its_modules_grow_no_more() -> None:

@@ -25,7 +25,7 @@ PLANS = (
     "adaptive-iblt, text",
     "approximate-histogram, practical",
     "hierarchical-histogram, sampled",
-    "triehh, in a table",
+    "triehh, sampled",
 )
 
 

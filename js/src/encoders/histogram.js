@@ -1,6 +1,6 @@
 /** Histograms: sampled tables that list the common items, and perhaps a count sketch of all. */
 
-import { ceil, max, range } from "../arithmetic.js";
+import { big, ceil, max, range, zeros } from "../arithmetic.js";
 import { sha256, u32, unhex } from "../bytes.js";
 import { domainOf } from "../domains.js";
 import { drawWords, halves, hashFamily, scale, toFloat } from "../hashing.js";
@@ -13,12 +13,12 @@ import { DEFAULT_EVIDENCE, cellFormat, makeTable, sample, tableLength } from "./
 async function sketch({ rows, width, seed, location_seed: locationSeed }, p, chunks, held) {
   const locations = await hashFamily(unhex(locationSeed), "count places", chunks, rows);
   const signs = await hashFamily(unhex(seed), "count signs", chunks, 1);
-  const cells = Array(rows * width).fill(0);
+  const cells = zeros(rows * width);
   for (const { key, count } of held) {
     const [sign] = signs.hash(key);
     locations.hash(key).forEach((place, row) => {
       const cell = row * width + scale(halves(place)[0], width);
-      const isNegative = (sign >> BigInt(row)) & 1n;
+      const isNegative = (sign >> big(row)) & 1n;
       cells[cell] = (cells[cell] + (isNegative ? p - (count % p) : count)) % p;
     });
   }

@@ -1,7 +1,7 @@
 /** Sums of numbers: the devices, their numbers and squares, in digits. */
 
-import { ceil, digitsOf, firstTrue, floor, joined, log2, min } from "../arithmetic.js";
-import { power, range } from "../arithmetic.js";
+import { big, ceil, digitsOf, firstTrue, floor, joined } from "../arithmetic.js";
+import { log2, min, power, range, zeros } from "../arithmetic.js";
 import { unhex } from "../bytes.js";
 import { domainOf } from "../domains.js";
 import { must } from "../errors.js";
@@ -19,7 +19,7 @@ function format({ question, terms }) {
   const largest = checked(power(domain.base, domain.width), 2, 2 ** 32) - 1;
   const formats = range(MAX_DIGITS, 1).flatMap((count) => {
     const base = firstTrue(2, MAX_PRIME, (each) =>
-      BigInt(each) ** BigInt(count) > BigInt(largest) ** 2n);
+      big(each) ** big(count) > big(largest) ** 2n);
     const bound = maxDevices(terms) * (base - 1);
     if (bound >= MAX_PRIME) return [];
     const p = primeAbove(terms, bound);
@@ -38,11 +38,11 @@ export const numberSums = {
   shape: format,
   async encode(plan, held) {
     const { p, base, counts, checks, length } = format(plan);
-    const elements = Array(length).fill(0);
+    const elements = zeros(length);
     const domain = domainOf(plan.question.domain);
     for (const { item } of held) {
-      const cell = BigInt(joined(domain.digits(item), domain.base));
-      const digits = counts.flatMap((count, i) => digitsOf(cell ** BigInt(i), base, count));
+      const cell = big(joined(domain.digits(item), domain.base));
+      const digits = counts.flatMap((count, i) => digitsOf(cell ** big(i), base, count));
       digits.forEach((digit, row) => (elements[row] = digit));
     }
     const summed = length - checks;

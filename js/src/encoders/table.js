@@ -1,6 +1,6 @@
 /** Tables of sampled items, from which the items are read again (`protocol/sketches/iblt`). */
 
-import { ceil, digitsOf, floor, max, min, range } from "../arithmetic.js";
+import { big, ceil, digitsOf, floor, max, min, range, zeros } from "../arithmetic.js";
 import { must } from "../errors.js";
 import { halves, hashFamily, scale } from "../hashing.js";
 
@@ -21,8 +21,8 @@ export const DEFAULT_EVIDENCE = 120;
 export function cellFormat(p, { chunks, bound }, cells, evidence) {
   const least = max(evidence, cells < MIN_CELLS_WITHOUT_HASH_BITS ? DEFAULT_EVIDENCE : 1);
   for (let parts = 1; ; parts++) {
-    const largest = BigInt(p) ** BigInt(parts) - 1n;
-    const radix = min(Number(largest / BigInt(max(1, bound - 1))), 2 ** 32);
+    const largest = big(p) ** big(parts) - 1n;
+    const radix = min(Number(largest / big(max(1, bound - 1))), 2 ** 32);
     must(parts <= MAX_PARTS && largest < 2n ** 62n);
     if (radix ** chunks >= least) return { p, chunks, parts, radix, largest };
   }
@@ -42,7 +42,7 @@ export async function makeTable(cell, cells, seed) {
   const words = (/** @type {number} */ spread) => 1 + ceil((subtables * spread) / 2);
   const { fingerprint, hash } = await hashFamily(
     seed, "iblt", chunks, words(isLarge ? HEAVY_CELLS : 1));
-  const elements = Array(tableLength(cell, cells)).fill(0);
+  const elements = zeros(tableLength(cell, cells));
   const insert = (/** @type {number[]} */ key, /** @type {number} */ value) => {
     if (!value) return;
     const add = (/** @type {number} */ place, /** @type {number} */ x) => {
@@ -51,9 +51,9 @@ export async function makeTable(cell, cells, seed) {
     let [digit, lower] = halves(hash(key, 0, 1)[0]);
     const spread = isLarge && lower < HEAVY_BELOW ? HEAVY_CELLS : 1; // segments of a sub-table
     const added = key.flatMap((chunk) => {
-      const [upper, rest] = halves(digit * BigInt(radix));
+      const [upper, rest] = halves(digit * big(radix));
       digit = rest;
-      const whole = BigInt(chunk) * BigInt(radix) + upper;
+      const whole = big(chunk) * big(radix) + upper;
       return digitsOf(whole > largest ? largest : whole, p, parts);
     });
     const hashed = hash(key, 1, words(spread)).flatMap(halves);

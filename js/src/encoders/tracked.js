@@ -1,6 +1,7 @@
 /** Counters of known items, pieces of their strings, and a table of samples of the others. */
 
-import { bitLength, ceil, digitsOf, firstTrue, floor, max, min, range, sum } from "../arithmetic.js";
+import { big, bitLength, ceil, digitsOf, firstTrue, floor } from "../arithmetic.js";
+import { max, min, range, sum, zeros } from "../arithmetic.js";
 import { hex, unhex, utf8 } from "../bytes.js";
 import { domainOf } from "../domains.js";
 import { must } from "../errors.js";
@@ -63,10 +64,10 @@ function pieceFormat({ question, terms, rounds, prime, string_pieces: pieces }) 
  * how often a sum left its window.
  * @type {(classes: number[], words: bigint[], count: number) => number[]} */
 function thin(classes, words, count) {
-  const kept = Array(LEVELS.length * count).fill(0);
+  const kept = zeros(LEVELS.length * count);
   LEVELS.forEach(([first, bits], level) =>
     words.forEach((word, i) => {
-      if (!BigInt.asUintN(bits, word >> BigInt(first))) kept[level * count + classes[i]] += 1;
+      if (!BigInt.asUintN(bits, word >> big(first))) kept[level * count + classes[i]] += 1;
     }));
   return kept;
 }
@@ -96,7 +97,7 @@ export const tracked = {
     const copies = rest.flatMap(({ key, count }, i) => {
       const units = sample(plan.t, question.contribution, count, drawn[i]);
       table.insert(key, units);
-      return Array(units).fill(Number(table.fingerprint(key) % BigInt(classes)));
+      return Array(units).fill(Number(table.fingerprint(key) % big(classes)));
     });
     const thinned = thin(copies, await drawWords(random, copies.length), classes);
     const counted = await counterElements(plan, rows, held, random);
@@ -130,7 +131,7 @@ async function counterElements({ counter_classes: classes }, rows, held, random)
     start + floor(toFloat(words[i]) * counters));
   const classOf = classes.flatMap((/** @type {number} */ size, /** @type {number} */ i) =>
     Array(size).fill(i));
-  const counts = Array(classOf.length).fill(0);
+  const counts = zeros(classOf.length);
   for (const place of places) counts[place] += 1;
   return [...counts, ...thin(places.map((place) => classOf[place]), words, classes.length)];
 }
@@ -140,10 +141,10 @@ async function counterElements({ counter_classes: classes }, rows, held, random)
 function pieceEncoder(plan, held) {
   const { nbytes, bits, size } = pieceFormat(plan);
   return (/** @type {Piece} */ { name, piece }) => {
-    const sums = Array(size).fill(0);
+    const sums = zeros(size);
     for (const { item, count } of held.filter((each) => each.name === name)) {
       const raw = hex(utf8(item).subarray(piece * nbytes, (piece + 1) * nbytes));
-      const digits = digitsOf(BigInt(`0x${raw.padEnd(2 * nbytes, "0")}`), 2 ** bits, size);
+      const digits = digitsOf(big(`0x${raw.padEnd(2 * nbytes, "0")}`), 2 ** bits, size);
       digits.reverse().forEach((digit, i) => {
         sums[i] = (sums[i] + count * digit) % plan.prime;
       });

@@ -1,8 +1,9 @@
 /** Votes that secret coins hide: of a level of a trie, and of all prefixes of a value at once. */
 
-import { joined, min, power, range, sum } from "../arithmetic.js";
+import { joined, min, power, range, sum, zeros } from "../arithmetic.js";
+import { hex } from "../bytes.js";
 import { domainOf } from "../domains.js";
-import { RefusedError, must } from "../errors.js";
+import { inPython, must } from "../errors.js";
 import { flipCoins } from "../hashing.js";
 import { checked, maxDevices, primeAbove } from "../moduli.js";
 
@@ -12,10 +13,7 @@ import { checked, maxDevices, primeAbove } from "../moduli.js";
 function votes({ question, release, terms }) {
   const { probability, variance } = release;
   checked(question.join_probability, probability, 1);
-  if (variance || probability === 1) {
-    throw new RefusedError("epsilon", "has noise, which only devices in Python make: ask for the "
-      + "mode sample-threshold");
-  }
+  if (variance || probability === 1) inPython("epsilon", "noise: ask for sample-threshold");
   const domain = domainOf(question.domain);
   checked(domain.base, 2, 256);
   return { p: primeAbove(terms, maxDevices(terms)), domain };
@@ -34,7 +32,7 @@ export const hierarchicalHistogram = {
     return { p, length: sum(range(width, 1).map((level) => power(base, level))) };
   },
   async encode(plan, held, random) {
-    const elements = Array(this.shape(plan).length).fill(0);
+    const elements = zeros(this.shape(plan).length);
     const { base, digits } = domainOf(plan.question.domain);
     const row = held.length ? digits(held[0].item) : [];
     const coins = await voteCoins(plan, random, row.length);
@@ -60,25 +58,20 @@ export const trieHh = {
   shape(plan) {
     const { p, domain } = votes(plan);
     const [start, end] = levelOf(plan);
-    if (plan.table_shape) {
-      throw new RefusedError("mechanism", "has a table of votes, which only devices in Python make: "
-        + "leave out vote_tables");
-    }
     const isOfLevel = (/** @type {string} */ prefix) => prefix.length === 2 * start;
     must(plan.frontier.every(isOfLevel));
     const cells = plan.frontier.length * power(domain.base, end - start);
     return { p, length: checked(cells, 1, 2 ** 24) };
   },
   async encode(plan, held, random) {
-    const elements = Array(this.shape(plan).length).fill(0);
+    const elements = zeros(this.shape(plan).length);
     const { base, digits } = domainOf(plan.question.domain);
     const [start, end] = levelOf(plan);
     const coins = await voteCoins(plan, random, held.length);
     const voted = new Set(); // a device votes once for a cell, by its first coin
     held.forEach(({ item }, i) => {
       const row = digits(item);
-      const prefix = row.slice(0, start).map((digit) => digit.toString(16).padStart(2, "0"));
-      const place = plan.frontier.indexOf(prefix.join(""));
+      const place = plan.frontier.indexOf(hex(row.slice(0, start)));
       const cell = place * power(base, end - start) + joined(row.slice(start, end), base);
       if (place >= 0 && !voted.has(cell) && coins[i]) elements[cell] = 1;
       voted.add(cell);
