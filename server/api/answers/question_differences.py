@@ -1,7 +1,6 @@
 """Differences of two studies' questions in words, and the items of a domain in words.
 
-Studies that ask different questions can be compared, because rates are per device. But an item can
-then differ for other reasons than that it became more or less common.
+Rates are per device, so studies of different questions compare; but these can be why rates differ.
 """
 
 from collections.abc import Iterator
@@ -18,17 +17,12 @@ _KEY_FIELDS: Final = {"salt", "key_bits"}  # of hashed keys; they do not change 
 
 
 def question_differences(first: AnyQuestion, second: AnyQuestion) -> Iterator[str]:
-    """Yield the differences that make rates of two studies differ for the same devices.
-
-    Each is a phrase with what the first study asks, and then what the second one asks.
-    """
+    """Yield phrases of what the first study asks, and then the second, where rates depend on it."""
     if first.mechanism != second.mechanism:
         yield f"the mechanism: {first.mechanism}, then {second.mechanism}"
-    domains = first.domain, second.domain
-    if _items(domains[0]) != _items(domains[1]):
-        before, after = map(domain_in_words, domains)
-        is_clear = before != after
-        yield f"the items: {before}, then {after if is_clear else 'others of that kind'}"
+    if _items(first.domain) != _items(second.domain):
+        before, after = domain_in_words(first.domain), domain_in_words(second.domain)
+        yield f"the items: {before}, then {after if before != after else 'others of that kind'}"
     if first.asks_every_round != second.asks_every_round:
         parts = ("one round", "every round") if second.asks_every_round else ("every round", "one")
         yield f"the rounds in which a device takes part: {parts[0]}, then {parts[1]}"
@@ -54,7 +48,10 @@ def domain_in_words(domain: Domain) -> str:
             return f"texts of up to {domain.max_bytes:,} bytes"
         case Alphabet():
             length = f"up to {domain.length:,}" if domain.pad else f"{domain.length:,}"
-            return f"strings of {length} characters from an alphabet of {len(domain.characters):,}"
+            letters = domain.characters.replace(domain.pad, "")
+            if len(letters) > 64 or not letters.isprintable():
+                letters = f"{len(letters):,} different ones"
+            return f"strings of {length} characters from {letters}"
         case Listed():
             return f"{len(domain.items):,} listed items"
         case NumericInterval():

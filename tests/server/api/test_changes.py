@@ -279,7 +279,7 @@ def test_differences_are_those_that_change_what_a_rate_means() -> None:
     letters = {"kind": "alphabet", "length": 3}
     first, second = (question(letters | {"characters": each}) for each in ("ab", "cd"))
     assert list(question_differences(first, second)) == [
-        "the items: strings of 3 characters from an alphabet of 2, then others of that kind"
+        "the items: strings of 3 characters from ab, then strings of 3 characters from cd"
     ]
     (mechanism,) = question_differences(plain, question(utf8, mechanism="adaptive-iblt"))
     assert mechanism == "the mechanism: tracked, then adaptive-iblt"
