@@ -4,7 +4,9 @@ import gzip
 import json
 import os
 import re
+import shutil
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -30,12 +32,35 @@ def test_modules_import_no_package() -> None:
     assert not re.findall(r'from "[^.]', text)
 
 
-def test_the_bundle_is_made_of_the_modules(tmp_path: Path) -> None:
+@pytest.fixture
+def tools(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of esbuild and tsc, with Node on the path."""
     if not (JS / "node_modules").is_dir():
-        pytest.skip("`make js` installs esbuild, and CI runs it before the tests")
+        pytest.skip("`make js` installs esbuild and tsc, and CI runs it before the tests")
+    monkeypatch.setenv("PATH", f"{NODE.parent}:{os.environ['PATH']}")
+    return JS / "node_modules" / ".bin"
+
+
+def test_the_bundle_is_made_of_the_modules(tools: Path, tmp_path: Path) -> None:
     _, *options, _ = json.loads((JS / "package.json").read_text())["scripts"]["build"].split()
-    made, esbuild = tmp_path / "made.js", JS / "node_modules" / ".bin" / "esbuild"
-    environment = {"PATH": f"{NODE.parent}:{os.environ['PATH']}"}
-    command = [esbuild, *options, f"--outfile={made}"]
-    subprocess.run(command, cwd=JS, env=environment, check=True)
+    made = tmp_path / "made.js"
+    command = [tools / "esbuild", *options, f"--outfile={made}"]
+    subprocess.run(command, cwd=JS, check=True)
     assert made.read_bytes() == BUNDLE.read_bytes()
+
+
+def test_the_package_has_the_types_of_the_example(tools: Path, tmp_path: Path) -> None:
+    npm = NODE.parents[1] / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    subprocess.run([NODE, npm, "pack", "--pack-destination", tmp_path], cwd=JS, check=True)
+    (archive,) = tmp_path.glob("*.tgz")
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path / "node_modules", filter="data")
+    package = (tmp_path / "node_modules" / "package").rename(tmp_path / "node_modules/blindtally")
+    names = {path.name for path in package.iterdir()}
+    assert names == {"LICENSE", "README.md", "package.json", "src", "types"}
+    example = shutil.copy(ROOT / "examples" / "node" / "take_part.mjs", tmp_path)
+    strict = (
+        "--noEmit --checkJs --strict --module nodenext --target es2022 --types node --typeRoots"
+    )
+    types = JS / "node_modules" / "@types"
+    subprocess.run([tools / "tsc", *strict.split(), types, example], check=True)

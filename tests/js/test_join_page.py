@@ -1,6 +1,9 @@
 """One sum of browsers, Node and Python: it is exact, and has the message of each device once."""
 
 import asyncio
+import json
+import re
+import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
@@ -18,11 +21,13 @@ from client.analyst.analyst import Analyst, Study
 from client.fleet.config_and_results import FleetConfig, FleetRound
 from client.fleet.fleet import Fleet
 from client.http.transport import http_client
+from protocol.committee_terms import CommitteeTerms
 from protocol.mechanisms.registry import SUM_MECHANISMS, parse_question
 from protocol.question_and_plan import Terms
 from protocol.randomness import system_words
 from secagg.keys import Identity
-from tests.js.node import run_node
+from tests.js.node import NODE, ROOT, run_node
+from tests.js.test_bundle import BUNDLE
 from tests.server.pages.test_browser import faults, photograph
 from tests.server.pages.test_join import OPTIONS
 from tests.support.policies import trusting_policy
@@ -35,18 +40,16 @@ QUESTION = parse_question(
 )
 OPERATORS = tuple(Identity.generate(SystemRandom()) for _ in range(5))
 MEMBERS = [each.public.hex() for each in OPERATORS]
-TERMS = Terms.model_validate(
-    {
-        "cohort_size": FLEET + IN_NODE + 5,  # with five browsers the round is full
-        "minimum": 3,
-        "sum": "one-shot",
-        "committee": {"members": MEMBERS},
-    }
-)
+COMMITTEE = CommitteeTerms(members=tuple(MEMBERS))
+N = FLEET + IN_NODE + 5  # with five browsers the round is full
+TERMS = Terms(cohort_size=N, minimum=3, sum="one-shot", committee=COMMITTEE)
+LIMITS: dict[str, Any] = {"min_cohort": 3, "min_threshold": 1, "accept_exact_estimates": True}
+LIMITS |= {"trust_server_identities": True, "committee": MEMBERS}
 COUNTED = "This browser was counted"
-ENTERED = ("pear",), ("fig", "pear"), ("fig",), ("7", "fig"), ("pear", "99")
-# What happens to a page's message: nothing, its answer is lost, or the message is.
-LOSSES = None, None, None, Route.fetch, Route.abort
+ENTERED = ("pear",), ("fig", "pear"), ("7", "fig"), ("pear", "99"), ("fig",)
+# What happens to a page's message: nothing, its answer is lost, or the message is. The last page is
+# the example.
+LOSSES = None, None, Route.fetch, Route.abort
 
 
 @pytest.fixture
@@ -68,17 +71,35 @@ def run_fleet(url: str, study: Study) -> FleetRound:
     return asyncio.run(play())
 
 
-def run_node_devices(folder: Path, url: str, study: Study) -> list[str]:
-    """Let devices that hold a fig take part in two processes of Node; return their states."""
-    policy: dict[str, Any] = {"min_cohort": 3, "min_threshold": 1, "accept_exact_estimates": True}
-    policy |= {"trust_server_identities": True, "committee": MEMBERS}
-    request = {"url": url, "study": study.id, "items": ["fig"], "policy": policy, "wait": 60}
+def example(name: str) -> str:
+    """Return a program of a reader, with the limits that the devices of this round have."""
+    text = (ROOT / "examples" / name).read_text()
+    return re.sub("const limits = .*;", f"const limits = {json.dumps(LIMITS)};", text)
 
-    devices = [request | {"folder": str(folder / f"{index}")} for index in range(IN_NODE)]
+
+def run_node_devices(folder: Path, url: str, study: Study) -> list[str]:
+    """Let devices that hold a fig take part in processes of Node; return their states."""
+    request = {"url": url, "study": study.id, "items": ["fig"], "policy": LIMITS, "wait": 60}
+    devices = [request | {"folder": str(folder / f"{index}")} for index in range(1, IN_NODE)]
     run = partial(run_node, "take_part.mjs")
     with ThreadPoolExecutor(2) as executor:
         outcomes = [*executor.map(run, (devices[::2], devices[1::2]))]
-    return [each["state"] for each in outcomes[0] + outcomes[1]]
+    program = folder / "take_part.mjs"
+    program.write_text(example("node/take_part.mjs"))
+    (folder / "node_modules").mkdir()
+    (folder / "node_modules" / "blindtally").symlink_to(ROOT / "js")
+    printed = subprocess.check_output([NODE, program, url, study.id, "fig"], cwd=folder, text=True)
+    return [each["state"] for each in outcomes[0] + outcomes[1]] + printed.split()
+
+
+def open_example(context: BrowserContext, url: str, study: Study) -> Page:
+    """Open the example of a page with a copy of the bundle, which this origin does not have."""
+    text = example("browser/index.html").replace("https://stats.example.org", url)
+    page, body = context.new_page(), text.replace("5f3a1c…", study.id)
+    page.route(f"{url}/mine", lambda route: route.fulfill(body=body, content_type="text/html"))
+    page.route(f"{url}/blindtally-device.js", lambda route: route.fulfill(path=BUNDLE))
+    page.goto(f"{url}/mine")
+    return page
 
 
 def open_page(context: BrowserContext, url: str) -> Page:
@@ -139,7 +160,7 @@ def test_browsers_node_and_python_are_counted_once_in_an_exact_sum_although_page
             "Nothing was sent. The study does not ask for: kiwi", timeout=20_000
         )
         page.close()
-        for context, items, loss in zip(contexts, ENTERED, LOSSES, strict=True):
+        for context, items, loss in zip(contexts, ENTERED, LOSSES, strict=False):
             page = open_page(context, link)
             if loss is None:
                 send(page, items)
@@ -149,10 +170,14 @@ def test_browsers_node_and_python_are_counted_once_in_an_exact_sum_although_page
             expect(page.get_by_role("status")).to_contain_text(COUNTED, timeout=20_000)
             page.close()
 
+        page = open_example(contexts[-1], link.removesuffix(f"/join/{study.id}"), study)
+        page.get_by_label("Fruit").fill(*ENTERED[-1])
+        page.get_by_role("button").click()
+        expect(page.get_by_role("status")).to_contain_text("finished", timeout=20_000)
         assert in_node.result() == ["finished"] * IN_NODE
         check_sum(study, played.result())
-        assert study.round(1).participants == FLEET + IN_NODE + len(ENTERED)
-        for context in contexts:
+        assert study.round(1).participants == N
+        for context in contexts[:-1]:
             with closing(context), closing(open_page(context, link)) as again:
                 expect(again.get_by_role("status")).to_contain_text(COUNTED)
                 expect(again.get_by_role("alert")).to_contain_text("This study is over")
