@@ -21,11 +21,11 @@ export const bitLength = (n) =>
   n < 2 ** 32 ? 32 - Math.clz32(n) : 32 + bitLength(floor(n / 2 ** 32));
 
 /** Return the number of digits, the first counts most. @type {(digits: number[], base: number) =>
- *   number} */
+ * number} */
 export const joined = (digits, base) => digits.reduce((total, digit) => total * base + digit, 0);
 
-/** Return digits of a whole number, the lowest first.
- * @type {(n: number | bigint, base: number, count: number) => number[]} */
+/** Return digits of a whole number, the lowest first. @type {(n: number | bigint, base: number,
+ * count: number) => number[]} */
 export const digitsOf = (n, base, count) =>
   range(count).map((i) => Number((big(n) / big(base) ** big(i)) % big(base)));
 

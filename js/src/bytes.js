@@ -42,11 +42,11 @@ export const bytesOf = async (made) => new Uint8Array(await made);
 export const sha256 = async (...parts) =>
   bytesOf(subtle.digest("SHA-256", concat(...parts)));
 
-/** Return SHA-256 with a prefix for the purpose of the hash.
- * @type {(purpose: string, ...parts: Bytes[]) => Promise<Bytes>} */
+/** Return SHA-256 with a prefix for the purpose of the hash. @type {(purpose: string, ...parts:
+ * Bytes[]) => Promise<Bytes>} */
 export const taggedHash = (purpose, ...parts) => sha256(utf8(`blindtally ${purpose}\0`), ...parts);
 
-/** Return the statement `name` that participant `slot` signs, for a label of 32 bytes.
- * @type {(name: string, label: Bytes, slot: number, ...payload: Bytes[]) => Promise<Bytes>} */
+/** Return the statement `name` that participant `slot` signs, for a label of 32 bytes. @type
+ * {(name: string, label: Bytes, slot: number, ...payload: Bytes[]) => Promise<Bytes>} */
 export const statement = async (name, label, slot, ...payload) =>
   concat(utf8(`blindtally v1 ${name}\0`), label, u32(slot), await sha256(...payload));

@@ -10,13 +10,15 @@
  * here what integers do elsewhere. Where an error of 10^-9 mattered, the device would refuse.
  */
 
-import { floor, log2, min, range } from "./arithmetic.js";
+import { floor, log2, max, min, range } from "./arithmetic.js";
 import { hex, statement, taggedHash, unhex } from "./bytes.js";
-import { RefusedError, must } from "./errors.js";
+import { RefusedError, checked, must } from "./errors.js";
+import { MAX_PRIME, suitablePrime } from "./field.js";
 import { checkIdentity, verify } from "./keys.js";
 
+/** @import { Bytes } from "./bytes.js" */
+
 /**
- * @typedef {import("./bytes.js").Bytes} Bytes
  * @typedef {ReturnType<typeof numbersOf>} Parameters
  * @typedef {Awaited<ReturnType<typeof readCommittee>>} Committee
  * @typedef {{operators: string[]} | {registrar: Bytes}} Authority
@@ -27,14 +29,13 @@ const RATE_TOLERANCE = 1e-14; // 0.2 of 1,000 counts as 200
 const HEAD_BYTES = 52;
 const ENTRY_BYTES = 128;
 
-/** Return the numbers m, A, D and t of a committee that can be.
- * @param {number} members @param {number} corrupt @param {number} dropouts @param {number} [t] */
+/** Return the numbers m, A, D and t of a committee that can be. @param {number} members @param
+ * {number} corrupt @param {number} dropouts @param {number} [t] */
 function numbersOf(members, corrupt, dropouts, t) {
   const most = members - dropouts - corrupt;
   const threshold = t ?? most;
   const canBe = members > corrupt + 2 * dropouts && threshold > corrupt && threshold <= most;
-  must(canBe, `${members} members of which ${corrupt} collude and ${dropouts} drop out are too few: `
-    + "name more, or lower the rates");
+  must(canBe, `${members} members are too few if ${corrupt} collude and ${dropouts} drop out`);
   return { members, corrupt, dropouts, threshold };
 }
 
@@ -67,8 +68,26 @@ export function committeeParameters(terms) {
   return numbersOf(size, drawn(corrupt, sigma), drawn(dropout, eta));
 }
 
-/** Return the parts of a committee's bytes; throws a MalformedError if they are of none.
- * @param {Bytes} bytes */
+/** Return the numbers of the largest committee of a plan's terms. @type {(terms: any) =>
+ * Parameters} */
+export function largestCommittee({ committee }) {
+  const parameters = committeeParameters(committee);
+  return { ...parameters, members: committee.size ?? parameters.members };
+}
+
+/** Return the largest number of devices in a round. @type {(terms: any) => number} */
+export const maxDevices = (terms) => terms.cohorts * terms.cohort_size;
+
+/** Return the smallest prime above `largest` that the committee of a plan's terms can share. @type
+ * {(terms: any, largest: number) => number} */
+export function primeAbove(terms, largest) {
+  const { members, corrupt, threshold } = committeeParameters(terms.committee);
+  const least = max(largest, members + threshold - corrupt) + 1;
+  return checked(least < MAX_PRIME ? suitablePrime(least) : least, 2, MAX_PRIME);
+}
+
+/** Return the parts of a committee's bytes; throws a MalformedError if they are of none. @param
+ * {Bytes} bytes */
 export async function readCommittee(bytes) {
   const members = floor((bytes.length - HEAD_BYTES) / ENTRY_BYTES);
   const end = HEAD_BYTES + members * ENTRY_BYTES;
@@ -93,8 +112,8 @@ export async function readCommittee(bytes) {
 
 /** Return the facts of the sum of a one-shot plan, which the policy accepts, with the committee
  * that the server shows. Throws a RefusedError if the plan's terms do not allow it, and a
- * MalformedError if its bytes are of none.
- * @type {(read: {plan: any, digest: Bytes}, bytes: Bytes) => Promise<Session>} */
+ * MalformedError if its bytes are of none. @type {(read: {plan: any, digest: Bytes}, bytes: Bytes)
+ * => Promise<Session>} */
 export async function openSession({ plan, digest }, bytes) {
   const committee = await readCommittee(bytes);
   const { committee: terms, registrar } = plan.terms;
@@ -123,6 +142,6 @@ export async function checkAuthority({ committee, authority }) {
     : entries.map(async ({ identity, key, signature: its }) =>
       authority.operators.includes(hex(identity)) && isSigned("member key", key, identity, its));
   if (!(await Promise.all(checks)).every(Boolean)) {
-    throw new RefusedError("terms", "showed a committee that its operators or registrar did not sign");
+    throw new RefusedError("terms", "showed a committee without its signatures");
   }
 }

@@ -27,8 +27,8 @@ export const domainOf = (document) =>
 const textOf = (item, most) =>
   utf8(item).length <= most && !item.includes("\0") ? item : null;
 
-/** Return a domain of digits, of which chunks have as many as stay below 2^24. The digit `pad` fills
- * those of short items. @param {Digits} domain @param {number} [pad] */
+/** Return a domain of digits, of which chunks have as many as stay below 2^24. The digit `pad`
+ * fills those of short items. @param {Digits} domain @param {number} [pad] */
 function withKeys({ raw, ...domain }, pad = 0) {
   const { base, width } = domain;
   const most = firstTrue(1, 24, (count) => power(base, count + 1) > 2 ** 24);
@@ -40,13 +40,14 @@ function withKeys({ raw, ...domain }, pad = 0) {
   };
   const keyed = async (/** @type {string} */ name) => {
     const row = padded(name, chunks * size);
-    return { name, key: range(chunks).map((i) => joined(row.slice(i * size, (i + 1) * size), base)) };
+    const chunk = (/** @type {number} */ i) => joined(row.slice(i * size, (i + 1) * size), base);
+    return { name, key: range(chunks).map(chunk) };
   };
   return { ...domain, digits: padded, chunks, bound: power(base, size), keyed };
 }
 
 /** Return a domain without digits, and with other keys. @type {(canonical: Form, chunks: number,
- *   bound: number, keyed: (item: string) => Promise<Keyed>) => Domain} */
+ * bound: number, keyed: (item: string) => Promise<Keyed>) => Domain} */
 const withoutDigits = (canonical, chunks, bound, keyed) =>
   ({ canonical, chunks, bound, keyed, digits: () => [], base: 0, width: 0 });
 
@@ -83,7 +84,7 @@ function listed({ items }) {
     async (name) => ({ name, key: [places.get(name) ?? 0] }));
 }
 
-/** Return numbers, whose canonical form is the middle of a cell. @type {(document: any) => Domain} */
+/** Return numbers; their canonical form is the middle of a cell. @type {(document: any) => Domain} */
 function interval({ low, high, alpha, length }) {
   const cells = power(alpha, length);
   const decimals = ceil(-Math.log10((high - low) / cells / 4));
@@ -100,7 +101,7 @@ function interval({ low, high, alpha, length }) {
   });
 }
 
-/** Return texts of any length, by the first bits of their hash. @type {(document: any) => Domain} */
+/** Return texts of any length, by bits of their hash. @type {(document: any) => Domain} */
 function hashed({ key_bits: bits, max_bytes: most, salt }) {
   const chunks = ceil(bits / 24);
   const size = bits / chunks / 4; // hexadecimal digits of a chunk
@@ -115,21 +116,22 @@ function hashed({ key_bits: bits, max_bytes: most, salt }) {
     });
 }
 
-/** Return a rounded number, of two nearest ones the even one.
- * @type {(x: number, decimals: number) => number} */
+/** Return a rounded number, of two nearest ones the even one. @type {(x: number, decimals: number)
+ * => number} */
 function rounded(x, decimals) {
   const scale = 10 ** Math.abs(decimals);
   if (decimals > 0) {
     const isTie = Math.abs(x * 2 ** (decimals + 1)) % 2 === 1;
-    return isTie ? (2 * Math.round((x * scale) / 2)) / scale : Number(x.toFixed(min(100, decimals)));
+    if (isTie) return (2 * Math.round((x * scale) / 2)) / scale;
+    return Number(x.toFixed(min(100, decimals)));
   }
   const below = floor(x / scale);
   const rest = 2 * (x - below * scale) - scale;
   return (below + (rest > 0 || (rest === 0 && below % 2) ? 1 : 0)) * scale;
 }
 
-/** Return a number as Python writes a float: with a point or an exponent.
- * @type {(x: number) => string} */
+/** Return a number as Python writes a float: with a point or an exponent. @type {(x: number) =>
+ * string} */
 export function numberText(x) {
   const [digits, exponent] = x.toExponential().split("e");
   const isShort = Number(exponent) >= -4 && Number(exponent) < 16;

@@ -10,10 +10,13 @@ import { canonicalOfTrie, hierarchicalHistogram, trieHh } from "./encoders/votes
 import { expect, inPython } from "./errors.js";
 import { drawBelow } from "./hashing.js";
 
-/** @typedef {{item: string, count: number, name: string, key: number[]}} Held */
-/** @typedef {import("./hashing.js").Random} Random */
-/** @typedef {[item: string, count: number]} Count */
+/** @import { Domain } from "./domains.js" */
+/** @import { Random } from "./hashing.js" */
+
 /**
+ * @typedef {{item: string, count: number, name: string, key: number[]}} Held
+ * @typedef {[item: string, count: number]} Count
+ *
  * @typedef {object} Encoder of the vectors of a mechanism
  * @property {(plan: any) => {p: number, length: number, cell?: any}} shape the prime and the
  *   elements of a vector; throws a MalformedError if the plan cannot be
@@ -32,27 +35,22 @@ const ENCODERS = {
   "approximate-histogram": approximateHistogram,
 };
 
-/** Return the encoder of a plan's mechanism; throws a RefusedError if the plan is of no one-shot sum
- * that this device can encode. @type {(plan: any) => Encoder} */
+/** Return the encoder of a plan's mechanism; throws a RefusedError if the plan is of no one-shot
+ * sum that this device can encode. @type {(plan: any) => Encoder} */
 export function encoderOf({ mechanism, terms }) {
   if (!Object.hasOwn(ENCODERS, mechanism)) inPython("mechanism", mechanism);
   if (terms.sum !== "one-shot") inPython("sum", "sums that are not one-shot");
   return ENCODERS[mechanism];
 }
 
-/**
- * Return the elements of the vector of a device's items, modulo p, and how many are not in it.
+/** Return the elements of the vector of a device's items, modulo p, and how many are not in it.
  *
  * Items are texts and numbers, or a map of their counts. Of one item, `maxCopies` of the policy may
- * count. `choices` chooses among too many items, and should
- * be the same in all rounds of a study. Throws the errors of `encoderOf`, a MalformedError if the
- * plan cannot be, and a TypeError if an item is none, or a count is not whole.
- *
- * @param {any} plan of `readPlan`, which `checkPlan` has accepted
- * @param {Map<any, number> | Iterable<any>} items
+ * count. `choices` chooses among too many items, the same ones in all rounds of a study. Throws the
+ * errors of `encoderOf`, and a TypeError if an item is none, or a count is not whole.
+ * @param {any} plan which `checkPlan` has accepted @param {Map<any, number> | Iterable<any>} items
  * @param {Random} [random] the source of coins, by default the system
- * @param {{maxCopies?: number, choices?: Random}} [options]
- */
+ * @param {{maxCopies?: number, choices?: Random}} [options] */
 export async function encode(
   plan, items, random = systemRandom, { maxCopies = Infinity, choices = random } = {},
 ) {
@@ -72,8 +70,8 @@ export async function encode(
 /** Return the sum of counts. @type {(counts: Count[]) => number} */
 const total = (counts) => sum(counts.map(([, count]) => count));
 
-/** Return the texts of items with their counts.
- * @type {(items: Map<any, number> | Iterable<any>) => Map<string, number>} */
+/** Return the texts of items with their counts. @type {(items: Map<any, number> | Iterable<any>) =>
+ * Map<string, number>} */
 function countItems(items) {
   const counts = new Map();
   const pairs = items instanceof Map ? items : Array.from(items, (item) => [item, 1]);
@@ -92,9 +90,8 @@ function itemText(item) {
   return Math.abs(item) <= 2 ** 53 && Number.isInteger(item) ? `${item + 0}` : numberText(item);
 }
 
-/** Return the items inside a question's domain, sorted by code points.
- * @type {(question: any, domain: import("./domains.js").Domain, counts: Map<string, number>) =>
- *   Count[]} */
+/** Return the items inside a question's domain, sorted by code points. @type {(question: any,
+ * domain: Domain, counts: Map<string, number>) => Count[]} */
 function insideDomain(question, domain, counts) {
   const inside = new Map();
   for (const [item, count] of counts) {
@@ -103,8 +100,9 @@ function insideDomain(question, domain, counts) {
     const text = isOfTrie ? canonicalOfTrie(question, domain, item) : domain.canonical(item);
     if (text !== null) inside.set(text, (inside.get(text) ?? 0) + count);
   }
-  const order = (/** @type {Count} */ [item]) => hex(utf8(item));
-  return [...inside].sort((a, b) => (order(a) < order(b) ? -1 : 1));
+  const order = new Map();
+  for (const item of inside.keys()) order.set(item, hex(utf8(item)));
+  return [...inside].sort(([a], [b]) => (order.get(a) < order.get(b) ? -1 : 1));
 }
 
 /** Return `most` of the copies, drawn without replacement by Floyd's algorithm, or all if fewer.

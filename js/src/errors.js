@@ -18,9 +18,8 @@ export class RefusedError extends Error {
 export class ServiceError extends Error {
   name = "ServiceError";
 
-  /** `type` is that of the problem, such as "no-round"; `retryAfter` is in seconds.
-   * @param {string} message @param {number} [status] @param {string} [type]
-   * @param {number} [retryAfter] */
+  /** `type` is that of the problem, such as "no-round"; `retryAfter` is in seconds. @param {string}
+   * message @param {number} [status] @param {string} [type] @param {number} [retryAfter] */
   constructor(message, status = 0, type = "", retryAfter = 0) {
     super(message);
     this.status = status;
@@ -39,15 +38,22 @@ export class JournalError extends Error {
   name = "JournalError";
 }
 
-/** Refuse what a device in JavaScript does not do. @type {(limit: string, what: string) => never} */
+/** Refuse what devices in JavaScript do not do. @type {(limit: string, what: string) => never} */
 export function inPython(limit, what) {
   throw new RefusedError(limit, `needs devices in Python, which alone have ${what}`);
 }
 
-/** Throw a TypeError unless a program's argument can be right. @type {(holds: any, advice: string) =>
- *   void} */
+/** Throw a TypeError unless a program's argument can be right. @type {(holds: any, advice: string)
+ * => void} */
 export function expect(holds, advice) {
   if (!holds) throw new TypeError(advice);
+}
+
+/** Return a number that follows from fields of a plan, if it is in its range, as they are in
+ * theirs. @type {(value: number, least: number, most: number) => number} */
+export function checked(value, least, most) {
+  must(value >= least && value <= most);
+  return value;
 }
 
 /** Throw a MalformedError unless a condition holds. @type {(holds: any, fault?: string) => void} */

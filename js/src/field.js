@@ -7,6 +7,8 @@
 
 import { bitLength, ceil, floor, max, min, power, range } from "./arithmetic.js";
 
+/** @import { Stream } from "./keys.js" */
+
 /** @typedef {number[] | Uint32Array} Elements */
 
 export const MAX_PRIME = 2 ** 26;
@@ -24,8 +26,8 @@ export function suitablePrime(p) {
   return p;
 }
 
-/** Return `count` uniform elements: 32-bit words of a stream, without bits beyond those of p.
- * @type {(p: number, count: number, read: import("./keys.js").Stream) => Promise<Uint32Array>} */
+/** Return `count` uniform elements: 32-bit words of a stream, without bits beyond those of p. @type
+ * {(p: number, count: number, read: Stream) => Promise<Uint32Array>} */
 export async function uniform(p, count, read) {
   const elements = new Uint32Array(count);
   const size = 2 ** bitLength(p - 1);
@@ -55,8 +57,8 @@ export function lagrangeMatrix(p, nodes, points) {
   });
 }
 
-/** Return the sum of rows of one length, each times its weight; there are fewer than 2^14.
- * @type {(p: number, weights: number[], rows: Elements[]) => Uint32Array} */
+/** Return the sum of rows of one length, each times its weight; there are fewer than 2^14. @type
+ * {(p: number, weights: number[], rows: Elements[]) => Uint32Array} */
 export const combine = (p, weights, rows) =>
   Uint32Array.from(rows[0], (_, column) => {
     let high = 0;

@@ -8,6 +8,8 @@ import { big, bitLength, floor, range, sum } from "./arithmetic.js";
 import { taggedHash, utf8 } from "./bytes.js";
 import { keystream } from "./keys.js";
 
+/** @import { Stream } from "./keys.js" */
+
 /** @typedef {(nbytes: number) => Uint8Array | Promise<Uint8Array>} Random */
 
 const PRIME = 2n ** 61n - 1n;
@@ -33,13 +35,13 @@ export const halves = (word) => [word >> 32n, word & 0xffffffffn];
 export const scale = (half, bound) => Number((half * big(bound)) >> 32n);
 
 /** Return the stream of a plan's seed. @type {(seed: Uint8Array, purpose: string) =>
- *   Promise<import("./keys.js").Stream>} */
+ * Promise<Stream>} */
 export const seededStream = async (seed, purpose) =>
   keystream(await taggedHash("hashing v1", seed, utf8(purpose)));
 
 /** Return the hash functions of a seed for keys of `chunks` numbers below 2^32: a fingerprint below
- * 2^61 - 1, and up to `outputs` words.
- * @param {Uint8Array} seed @param {string} purpose @param {number} chunks @param {number} outputs */
+ * 2^61 - 1, and up to `outputs` words. @param {Uint8Array} seed @param {string} purpose @param
+ * {number} chunks @param {number} outputs */
 export async function hashFamily(seed, purpose, chunks, outputs) {
   const read = await seededStream(seed, purpose);
   const /** @type {bigint[]} */ factors = [];
@@ -77,8 +79,8 @@ export async function flipCoins(random, count, p, q) {
   return (await drawWords(random, count)).map((word) => word < limit);
 }
 
-/** Return a number that is exactly uniform below a bound of up to 2^53.
- * @type {(random: Random, bound: number) => Promise<number>} */
+/** Return a number that is exactly uniform below a bound of up to 2^53. @type {(random: Random,
+ * bound: number) => Promise<number>} */
 export async function drawBelow(random, bound) {
   for (;;) {
     const [word] = await drawWords(random, 1);

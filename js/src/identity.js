@@ -12,12 +12,12 @@ import { enrolmentScope } from "./plan.js";
 import { Transport, readJson } from "./transport.js";
 
 /** @typedef {Awaited<ReturnType<typeof deriveIdentity>>} Identity */
-/** @typedef {import("./bytes.js").Bytes} Bytes */
+/** @import { Bytes } from "./bytes.js" */
 
 /** Return the identity that a device with this secret has in a study of the service at a URL: its
  * keys, its credential with the SHA-256 of its bytes, and the key of the stream that always chooses
- * the same among too many items. @param {Bytes} secret @param {string} service @param {string | null}
- * study null for all studies that ask for reports */
+ * the same among too many items. @param {Bytes} secret @param {string} service @param {string |
+ * null} study null for all studies that ask for reports */
 export async function deriveIdentity(secret, service, study) {
   const hmac = { name: "HMAC", hash: "SHA-256" };
   const key = await subtle.importKey("raw", secret, hmac, false, ["sign"]);
@@ -33,8 +33,8 @@ export async function deriveIdentity(secret, service, study) {
 
 /** Register an identity at a service that is not open; repeating it changes nothing. The token may
  * have expired: registered devices stay registered. Throws a ServiceError if it has no enrolments
- * left, or the identity was revoked.
- * @type {(transport: Transport, identity: Identity, token: string) => Promise<void>} */
+ * left, or the identity was revoked. @type {(transport: Transport, identity: Identity, token:
+ * string) => Promise<void>} */
 export async function enrolAtService(transport, identity, token) {
   const { publicKey, credentialDigest: digest } = identity;
   const possession = await identity.sign(concat(utf8("blindtally device v1\0"), digest));
@@ -48,12 +48,12 @@ export async function enrolAtService(transport, identity, token) {
  * The `proof` shows that the device is real. Throws a ServiceError if the registrar refuses, a
  * MalformedError if its signature is wrong, and a RefusedError if the device has no registrar.
  * @type {(transport: Transport | null, proof: string, plan: any, identity: Bytes) =>
- *   Promise<Bytes>} */
+ * Promise<Bytes>} */
 export async function enrolAtRegistrar(transport, proof, plan, identity) {
   const { study, question, terms, rounds } = plan;
   if (!terms.registrar) return new Uint8Array();
   if (!transport) {
-    throw new RefusedError("registrar", "has a registrar that enrols its devices: pass its address");
+    throw new RefusedError("registrar", "has a registrar of devices: pass its address");
   }
   const json = { study, question, terms, rounds, identity: hex(identity) };
   const options = { json, ticket: proof, maxBytes: 4096 };

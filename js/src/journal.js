@@ -22,13 +22,11 @@ const DAY_SECONDS = 24 * 3600;
 const PERIOD_SECONDS = 30 * DAY_SECONDS;
 const [MIN_TIME, MAX_TIME] = [19723 * DAY_SECONDS, 2 ** 40]; // 2024, and a finite end
 
+/** Of items of a collection. The message and its digest, SHA-256, are hexadecimal; the message is
+ * empty once the service has answered for good. The journal sets the time, in seconds since 1970.
+ * @typedef {{service: string, study: string, round: number, collection: string, digest: string,
+ * message: string, time: number}} Vector */
 /**
- * @typedef {object} Vector
- * @property {string} service @property {string} study @property {number} round
- * @property {string} collection of the items @property {string} digest SHA-256 of the message
- * @property {number} time in seconds since 1970, set by the journal
- * @property {string} message in hexadecimal, empty once the service has answered for good
- *
  * @typedef {object} Store lines of JSON, which all tabs or processes of the device share
  * @property {() => Promise<any[]>} read all lines, from line 0
  * @property {(number: number, line: object) => Promise<boolean>} append write a line durably, or
@@ -67,15 +65,10 @@ export class Journal {
     await this.#tried(() => this.#store.replace(number, { ...lines[number], message: "" }));
   }
 
-  /**
-   * Record a vector, which may be sent once this has returned; without a digest, only check it.
-   *
-   * @param {Vector} vector
-   * @param {{max_rounds: number, max_exact_studies: number}} policy
-   * @param {any} plan which may ask the same devices in every round
-   * @throws {RefusedError} if the device has sent another vector, or all of its exact studies are
-   *   spent, or its clock is wrong
-   */
+  /** Record a vector, which may be sent once this has returned; without a digest, only check it.
+   * Throws a RefusedError if the device has sent another vector, or all of its exact studies are
+   * spent, or its clock is wrong. @type {(vector: Vector, policy: {max_rounds: number,
+   * max_exact_studies: number}, plan: any) => Promise<void>} */
   async record(vector, policy, plan) {
     const most = plan.question.every_round ? policy.max_rounds : 1;
     const now = clock();
@@ -93,8 +86,8 @@ export class Journal {
     });
   }
 
-  /** Append the line that `decide` makes of all lines, unless it is null; return all lines.
-   * @param {(lines: any[]) => object | null} decide @returns {Promise<any[]>} */
+  /** Append the line that `decide` makes of all lines, unless it is null; return all lines. @param
+   * {(lines: any[]) => object | null} decide @returns {Promise<any[]>} */
   async #append(decide) {
     for (let known = -1; ; ) {
       const lines = await this.#tried(() => this.#store.read());
@@ -136,14 +129,11 @@ const ofStudy = (lines, { service, study }) =>
 /** @param {any[]} lines @returns {{latest: number, confirmed: number}[]} of the clock */
 const readings = (lines) => lines.filter((line) => line.latest !== undefined);
 
-/**
- * Return the reading of the clock to append, or null.
+/** Return the reading of the clock to append, or null.
  *
  * A time has passed once two readings agree on it, the second a day later: a clock may be wrong
  * once. After a clock was set back by a day, nothing is sent until it has been right for a day.
- *
- * @param {any[]} lines @param {number} now
- */
+ * @param {any[]} lines @param {number} now */
 function readingAfter(lines, now) {
   const last = readings(lines).at(-1);
   if (now < MIN_TIME || now >= MAX_TIME) return null;
@@ -152,8 +142,8 @@ function readingAfter(lines, now) {
   return now >= last.latest ? null : { latest: now, confirmed: min(last.confirmed, now) };
 }
 
-/** Check that a vector may spend an exact study: no noise of this device hides its items.
- * @param {any[]} lines @param {Vector} vector @param {number} most @param {number} now */
+/** Check that a vector may spend an exact study: no noise of this device hides its items. @param
+ * {any[]} lines @param {Vector} vector @param {number} most @param {number} now */
 function checkExactStudies(lines, vector, most, now) {
   const [last, before] = readings(lines).reverse();
   if (!last || now < MIN_TIME || (before?.latest ?? 0) - last.latest >= DAY_SECONDS) {
@@ -169,16 +159,16 @@ function checkExactStudies(lines, vector, most, now) {
   if (most > 0) {
     const [time] = [...exact.values()].sort((a, b) => a - b).slice(-most);
     const days = (max(time + PERIOD_SECONDS, last.latest) - now) / DAY_SECONDS + 1;
-    reason += `; one is possible in ${days.toFixed(1)} days, if the device runs a day before as well`;
+    reason += `; one is possible in ${days.toFixed(1)} days, if the device also runs a day before`;
   }
   throw new RefusedError("max_exact_studies", reason, exact.size + 1);
 }
 
-/** Return the journal of this origin in IndexedDB; one tab at a time takes part.
- * @param {string} [name] of the device, if the page has several */
+/** Return the journal of this origin in IndexedDB; one tab at a time takes part. @param {string}
+ * [name] of the device, if the page has several */
 export function browserJournal(name = "blindtally") {
-  /** @param {IDBTransactionMode} mode @param {(lines: IDBObjectStore) => IDBRequest} use
-   * @returns {Promise<any>} the result of the request, once it is on the disk */
+  /** @param {IDBTransactionMode} mode @param {(lines: IDBObjectStore) => IDBRequest} use @returns
+   * {Promise<any>} the result of the request, once it is on the disk */
   const run = (mode, use) => new Promise((resolve, reject) => {
     const opening = indexedDB.open(name, 1);
     opening.onupgradeneeded = () => opening.result.createObjectStore("lines");

@@ -4,7 +4,7 @@ import { ceil, max } from "./arithmetic.js";
 import { bytesOf, concat, hex, subtle, u32, unhex } from "./bytes.js";
 import { must } from "./errors.js";
 
-/** @typedef {import("./bytes.js").Bytes} Bytes */
+/** @import { Bytes } from "./bytes.js" */
 /** @typedef {Awaited<ReturnType<typeof signingKey>>} SigningKey */
 /** @typedef {(nbytes: number) => Promise<Bytes>} Stream await each read before the next */
 
@@ -21,8 +21,8 @@ export function checkIdentity(identity) {
   must(isKey, "an identity has 32 bytes, and not those of a point of low order");
 }
 
-/** Return the key pair of a secret, in the header of its format, PKCS #8.
- * @type {(name: string, use: KeyUsage, secret: Bytes) => Promise<[CryptoKey, Bytes]>} */
+/** Return the key pair of a secret, in the header of its format, PKCS #8. @type {(name: string,
+ * use: KeyUsage, secret: Bytes) => Promise<[CryptoKey, Bytes]>} */
 async function importSecret(name, use, secret) {
   const header = unhex(`302e020100300506032b65${name === "Ed25519" ? 70 : "6e"}04220420`);
   const key = await subtle.importKey("pkcs8", concat(header, secret), name, true, [use]);
@@ -31,8 +31,8 @@ async function importSecret(name, use, secret) {
   return [key, Uint8Array.from(text, (letter) => letter.charCodeAt(0))];
 }
 
-/** Return the Ed25519 key pair of a secret of 32 bytes; signatures have 64.
- * @param {Bytes} secret */
+/** Return the Ed25519 key pair of a secret of 32 bytes; signatures have 64. @param {Bytes} secret
+ * */
 export async function signingKey(secret) {
   const [key, publicKey] = await importSecret("Ed25519", "sign", secret);
   const sign = (/** @type {Bytes} */ bytes) => bytesOf(subtle.sign("Ed25519", key, bytes));
@@ -55,8 +55,8 @@ export async function agreementKey(secret) {
   return { publicKey, agree };
 }
 
-/** Return whether a signature is that of a public key over `bytes`.
- * @type {(key: Bytes, signature: Bytes, bytes: Bytes) => Promise<boolean>} */
+/** Return whether a signature is that of a public key over `bytes`. @type {(key: Bytes, signature:
+ * Bytes, bytes: Bytes) => Promise<boolean>} */
 export async function verify(key, signature, bytes) {
   try {
     const imported = await subtle.importKey("raw", key, "Ed25519", false, ["verify"]);
@@ -66,8 +66,8 @@ export async function verify(key, signature, bytes) {
   }
 }
 
-/** Return the AES-CTR stream under a key of 16 or 32 bytes, from counter 0.
- * @type {(key: Bytes) => Promise<Stream>} */
+/** Return the AES-CTR stream under a key of 16 or 32 bytes, from counter 0. @type {(key: Bytes) =>
+ * Promise<Stream>} */
 export async function keystream(key) {
   const aes = await subtle.importKey("raw", key, "AES-CTR", false, ["encrypt"]);
   let held = new Uint8Array();

@@ -13,30 +13,28 @@ import { ceil, isWhole, log2, range } from "./arithmetic.js";
 import { concat, sha256, statement, taggedHash, u32, utf8 } from "./bytes.js";
 import { checkAuthority } from "./committee.js";
 import { must } from "./errors.js";
-import { MAX_PRIME, combine, isPrime, lagrangeMatrix, pack, packedBytes, uniform } from "./field.js";
+import { MAX_PRIME, combine, isPrime, lagrangeMatrix } from "./field.js";
+import { pack, packedBytes, uniform } from "./field.js";
 import { agreementKey, keystream } from "./keys.js";
 
 const SOUNDNESS_BITS = 48;
 
-/**
- * @typedef {import("./bytes.js").Bytes} Bytes
- * @typedef {import("./committee.js").Parameters} Parameters
- * @typedef {import("./field.js").Elements} Elements
- */
+/** @import { Bytes } from "./bytes.js" */
+/** @import { Parameters, Session } from "./committee.js" */
+/** @import { Elements } from "./field.js" */
+/** @import { SigningKey, Stream } from "./keys.js" */
 
 /** Return rho, C and r, the least with p^r >= 2^48 (2 (m - A) + 1): for no prime below 2^26 and m
- * up to 1,000 are the logarithms of both closer than 10^-13.
- * @type {(p: number, length: number, parameters: Parameters) =>
- *   {rho: number, columns: number, blinds: number}} */
+ * up to 1,000 are the logarithms of both closer than 10^-13. @param {number} p @param {number}
+ * length @param {Parameters} parameters */
 function sharing(p, length, { members, corrupt, threshold }) {
   const rho = threshold - corrupt;
   const bits = SOUNDNESS_BITS + log2(2 * (members - corrupt) + 1);
   return { rho, columns: ceil(length / rho), blinds: ceil(bits / log2(p)) };
 }
 
-/** Return the size of a message of `length` elements; an enrolment has 64 bytes, or 0 without a
- * registrar. @type {(p: number, length: number, parameters: Parameters, enrolment: number) =>
- *   number} */
+/** Return the size of a message of `length` elements and an enrolment of 64 bytes, or none. @type
+ * {(p: number, length: number, parameters: Parameters, enrolment: number) => number} */
 export function messageBytes(p, length, parameters, enrolment) {
   const { columns, blinds } = sharing(p, length, parameters);
   const shares = (parameters.members - parameters.corrupt) * packedBytes(p, columns + blinds);
@@ -44,10 +42,9 @@ export function messageBytes(p, length, parameters, enrolment) {
 }
 
 /** Return the message with a vector; `random(32)` is its only chance. Throws a RefusedError if the
- * authority did not make the committee, and a MalformedError if it or the vector cannot be.
- * @type {(session: import("./committee.js").Session, identity: import("./keys.js").SigningKey,
- *   enrolment: Bytes, vector: {p: number, elements: Elements}, random: (nbytes: number) => Bytes) =>
- *   Promise<Bytes>} */
+ * authority did not make the committee, and a MalformedError if it or the vector cannot be. @type
+ * {(session: Session, identity: SigningKey, enrolment: Bytes, vector: {p: number, elements:
+ * Elements}, random: (nbytes: number) => Bytes) => Promise<Bytes>} */
 export async function makeMessage(session, identity, enrolment, { p, elements }, random) {
   await checkAuthority(session);
   const { parameters, entries, digest } = session.committee;
@@ -65,7 +62,8 @@ export async function makeMessage(session, identity, enrolment, { p, elements },
   const secrets = await Promise.all(entries.map(({ key }) => pair.agree(key)));
   /** @type {(name: string, member: number, blocks: number) => Promise<Bytes>} */
   const derive = async (name, member, blocks) => {
-    const info = concat(secrets[member - 1], utf8(`blindtally v1 ${name}\0`), u32(0), u32(member), label);
+    const purpose = [utf8(`blindtally v1 ${name}\0`), u32(0), u32(member), label];
+    const info = concat(secrets[member - 1], ...purpose);
     return concat(...(await Promise.all(range(blocks, 1).map((i) => sha256(u32(i), info)))));
   };
 
@@ -109,11 +107,11 @@ async function merkleRoot(leaves) {
   return level[0];
 }
 
-/** Return the sums at each node of the blinds there and all columns times their coins.
- * @type {(p: number, columns: number, blinds: number, values: Elements[],
- *   stream: import("./keys.js").Stream) => Promise<number[]>} */
-async function degreeProof(p, columns, blinds, values, stream) {
-  const bytes = await stream(8 * columns * blinds);
+/** Return the sums at each node of the blinds there and all columns times their coins. @type {(p:
+ * number, columns: number, blinds: number, values: Elements[], read: Stream) => Promise<number[]>}
+ * */
+async function degreeProof(p, columns, blinds, values, read) {
+  const bytes = await read(8 * columns * blinds);
   const words = new DataView(bytes.buffer, bytes.byteOffset);
   const coins = range(columns * blinds).map((i) =>
     ((words.getUint32(8 * i + 4, true) % p) * (2 ** 32 % p) + words.getUint32(8 * i, true)) % p);

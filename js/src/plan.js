@@ -18,8 +18,8 @@ const canonicalText = (value) =>
   });
 
 /** Return the plan in its canonical text, and the digest that stands for it. Throws a
- * MalformedError if it is no JSON or not canonical, and the errors of `checkFields`.
- * @type {(bytes: Uint8Array) => Promise<{plan: any, digest: Uint8Array}>} */
+ * MalformedError if it is no JSON or not canonical, and the errors of `checkFields`. @type {(bytes:
+ * Uint8Array) => Promise<{plan: any, digest: Uint8Array}>} */
 export async function readPlan(bytes) {
   let text, plan;
   try {
@@ -33,8 +33,8 @@ export async function readPlan(bytes) {
   return { plan, digest: await taggedHash("plan v2", bytes) };
 }
 
-/** Return the 32 bytes for which a registrar signs the identities of a plan's study.
- * @type {(plan: any) => Promise<Uint8Array>} */
+/** Return the 32 bytes for which a registrar signs the identities of a plan's study. @type {(plan:
+ * any) => Promise<Uint8Array>} */
 export async function enrolmentScope({ question, rounds, study, terms }) {
   const facts = await sha256(utf8(canonicalText({ question, rounds, terms })));
   return taggedHash("study v3", facts, utf8(study));

@@ -12,8 +12,8 @@ import { inPython, must } from "./errors.js";
 
 /** @typedef {Record<string, any>} Fields each with its shape */
 
-/** Return whether a value has a shape; throws a MalformedError for a field of a record that does not.
- * @type {(shape: any, value: any) => boolean} */
+/** Return whether a value has a shape; throws a MalformedError for a field of a record that does
+ * not. @type {(shape: any, value: any) => boolean} */
 function fits(shape, value) {
   if (shape instanceof RegExp) return typeof value === "string" && shape.test(value);
   if (typeof shape === "function") return shape(value);
@@ -87,8 +87,8 @@ const noise = {
 };
 const release = { probability, threshold: 2 ** 31, variance: number(0, 2 ** 24) };
 
-/** The fields that the question and the plan of each mechanism add.
- * @type {Record<string, [Fields, Fields]>} */
+/** The fields that the question and the plan of each mechanism add. @type {Record<string, [Fields,
+ * Fields]>} */
 const MECHANISMS = {
   tracked: [
     { hash_bits, message_bytes: -message_bytes },
@@ -105,7 +105,7 @@ const MECHANISMS = {
     { ...noise, stride: 8, truncate: true, vote_tables: true },
     {
       release, level: 1024, frontier: [/^([0-9a-f]{2}){0,1024}$/, 2 ** 20],
-      table_shape: (/** @type {any} */ x) => x === null || inPython("mechanism", "a table of votes"),
+      table_shape: (/** @type {any} */ x) => x === null || inPython("mechanism", "vote tables"),
     },
   ],
   "approximate-histogram": [
@@ -121,8 +121,8 @@ const shared = {
 };
 
 /** Check the fields of a plan. Throws a RefusedError if devices in JavaScript do not have its
- * mechanism, and a MalformedError if a field is missing, unknown or beyond its range.
- * @type {(plan: any) => void} */
+ * mechanism, and a MalformedError if a field is missing, unknown or beyond its range. @type {(plan:
+ * any) => void} */
 export function checkFields(plan) {
   const name = plan?.mechanism;
   must(typeof name === "string", "a plan is of no mechanism");

@@ -1,11 +1,10 @@
 /** The limits of a device, and the check of a plan against them (`protocol/device_policy`). */
 
 import { floor, max, min } from "./arithmetic.js";
-import { committeeParameters } from "./committee.js";
+import { committeeParameters, largestCommittee } from "./committee.js";
 import { encoderOf } from "./encode.js";
 import { RefusedError, expect } from "./errors.js";
 import { messageBytes } from "./message.js";
-import { largestCommittee } from "./moduli.js";
 
 const BYTES_PER_ELEMENT = 2;
 const FIXED_LIMITS = { min_sigma: 40, confidence: 0.5 }; // of every policy
@@ -37,24 +36,25 @@ export class Policy {
   max_exact_studies = 1;
   accept_exact_estimates = false;
 
-  /** Throws a TypeError if a limit is unknown, no number from 0 up, or no key.
-   * @param {Partial<Policy>} [limits] those that differ from the defaults */
+  /** Throws a TypeError if a limit is unknown, no number from 0 up, or no key. @param
+   * {Partial<Policy>} [limits] those that differ from the defaults */
   constructor(limits = {}) {
     const own = /** @type {any} */ (this);
     for (const [name, limit] of Object.entries(/** @type {any} */ (limits))) {
-      const keys = name === "committee" ? [...limit] : name === "registrar" && limit ? [limit] : null;
-      const isRight = keys ? keys.every((key) => /^[0-9a-f]{64}$/.test(key))
-        : limit >= 0 && (limit === own[name] || typeof limit === typeof (own[name] ?? 0));
-      expect(Object.hasOwn(own, name) && isRight, `a policy has no limit ${name} = ${limit}: numbers `
-        + "are from 0 up, and keys have 64 hexadecimal digits");
+      const isKey = (/** @type {any} */ key) => /^[0-9a-f]{64}$/.test(key);
+      const isRight = name === "committee" ? [...limit].every(isKey)
+        : name === "registrar" ? limit === null || isKey(limit)
+          : limit >= 0 && (limit === own[name] || typeof limit === typeof (own[name] ?? 0));
+      expect(Object.hasOwn(own, name) && isRight, `a policy has no ${name} = ${limit}: numbers are `
+        + "from 0 up, and keys have 64 hexadecimal digits");
       own[name] = limit;
     }
   }
 }
 
-/** Check that a plan of `readPlan` keeps the limits of a policy. Throws a RefusedError for the first
- * limit that it exceeds, and a MalformedError if the plan cannot be.
- * @type {(plan: any, policy: Policy) => void} */
+/** Check that a plan of `readPlan` keeps the limits of a policy. Throws a RefusedError for the
+ * first limit that it exceeds, and a MalformedError if the plan cannot be. @type {(plan: any,
+ * policy: Policy) => void} */
 export function checkPlan(plan, policy) {
   const encoder = encoderOf(plan);
   const { p, length } = encoder.shape(plan);
@@ -112,8 +112,8 @@ function committeeRules(terms, { committee, registrar, min_volunteers, min_commi
   ];
 }
 
-/** Throw a RefusedError if a limit of a policy is exceeded.
- * @type {(policy: Policy, ...rule: Rule) => void} */
+/** Throw a RefusedError if a limit of a policy is exceeded. @type {(policy: Policy, ...rule: Rule)
+ * => void} */
 function checkLimit(policy, limit, asked, isExceeded = false, needed = asked) {
   if (typeof asked === "string") {
     if (isExceeded) throw new RefusedError(limit, asked, needed === asked ? null : needed);
@@ -122,7 +122,8 @@ function checkLimit(policy, limit, asked, isExceeded = false, needed = asked) {
   const allowed = /** @type {any} */ ({ ...policy, ...FIXED_LIMITS })[limit];
   const isMost = limit.startsWith("max");
   if (isMost ? asked <= allowed * TOLERANCE : asked >= allowed) return;
-  const reason = `asks for ${asked}, and this device allows at ${isMost ? "most" : "least"} ${allowed}`;
+  const bound = `at ${isMost ? "most" : "least"} ${allowed}`;
+  const reason = `asks for ${asked}, and this device allows ${bound}`;
   throw new RefusedError(limit, reason, limit in policy ? asked : null);
 }
 

@@ -14,6 +14,9 @@ import { readPlan } from "./plan.js";
 import { Policy, checkPlan, maxCopies } from "./policy.js";
 import { Transport, clock, readJson, serviceUrl, sleep } from "./transport.js";
 
+/** @import { Identity } from "./identity.js" */
+/** @import { Vector } from "./journal.js" */
+
 const POLL_SECONDS = 25; // wait of a long poll; the service allows 30
 const [PATIENCE_SECONDS, FIRST_PATIENCE_SECONDS] = [120, 10]; // in a round, and before it
 const FINAL_STATUSES = [404, 409, 410, 413, 422]; // the same message has no other answer
@@ -94,8 +97,8 @@ function stateOf(error) {
   return STATES[error.type] ?? (error.status ? "rejected" : "disconnected");
 }
 
-/** Return the transport to the registrar, to whom alone the proof goes; null without one.
- * @param {Request} request @param {Policy} policy */
+/** Return the transport to the registrar, to whom alone the proof goes; null without one. @param
+ * {Request} request @param {Policy} policy */
 function registrarOf({ url, registrar, registrarToken }, policy) {
   if (!registrar) return null;
   const { host, hostname, protocol } = new URL(registrar);
@@ -129,8 +132,7 @@ async function participate(part) {
 }
 
 /** Return the vector whose message the journal has recorded, in the first round after `after` that
- * takes devices. @type {(part: Part, identity: import("./identity.js").Identity, after: number) =>
- *   Promise<import("./journal.js").Vector>} */
+ * takes devices. @type {(part: Part, identity: Identity, after: number) => Promise<Vector>} */
 async function recordMessage({ request, policy, journal, transport, registrar, outcome }, identity,
   after) {
   const { study, items, consent, collection = "default", registrarToken = "", wait = 0 } = request;
@@ -163,9 +165,9 @@ async function recordMessage({ request, policy, journal, transport, registrar, o
   return vector;
 }
 
-/** Return the view of a round after `after` that takes devices, in JSON, within seconds.
- * @type {(transport: Transport, study: string, after: number, ticket: string, patience: number) =>
- *   Promise<string>} */
+/** Return the view of a round after `after` that takes devices, in JSON, within seconds. @type
+ * {(transport: Transport, study: string, after: number, ticket: string, patience: number) =>
+ * Promise<string>} */
 async function waitForRound(transport, study, after, ticket, patience) {
   const deadline = clock() + patience;
   for (;;) {

@@ -12,7 +12,7 @@
 import { max, min } from "./arithmetic.js";
 import { MalformedError, ServiceError, expect, must } from "./errors.js";
 
-const TRANSIENT_STATUSES = [0, 408, 429, 500, 502, 503, 504]; // 0: no answer
+const TRANSIENT = [0, 408, 429, 500, 502, 503, 504]; // 0: no answer
 const MAX_DOCUMENT_BYTES = 4 * 2 ** 20; // of JSON: a plan of `tracked` lists thousands of items
 const MAX_ERROR_CHARACTERS = 2000; // of a text that a service can choose
 const RESPONSE_SECONDS = 30; // in addition to the wait of a long poll
@@ -46,13 +46,9 @@ export function readJson(text) {
   return value;
 }
 
-/**
- * @typedef {object} Options
- * @property {Uint8Array} [bytes] of the body @property {object} [json] instead of bytes
- * @property {string} [ticket] the bearer token
- * @property {number} [wait] seconds that the service may wait
- * @property {number} [maxBytes] of the answer
- */
+/** Bytes of the body or its JSON, the bearer token, seconds that the service may wait, and the most
+ * bytes of the answer. @typedef {{bytes?: Uint8Array, json?: object, ticket?: string, wait?:
+ * number, maxBytes?: number}} Options */
 
 /** Requests to the service at a URL, each repeated for up to `patience` seconds. */
 export class Transport {
@@ -64,10 +60,10 @@ export class Transport {
     this.patience = patience;
   }
 
-  /** Send a request to a path below /v1 until the service accepts it; return the text of the answer.
-   * Throws a ServiceError if the service refuses, or is out of reach for too long, and a
-   * MalformedError if the answer is too long.
-   * @param {string} method @param {string} path @param {Options} [options] */
+  /** Send a request to a path below /v1 until the service accepts it; return the text of the
+   * answer. Throws a ServiceError if the service refuses, or is out of reach for too long, and a
+   * MalformedError if the answer is too long. @param {string} method @param {string} path @param
+   * {Options} [options] */
   async send(method, path, options = {}) {
     if (options.ticket) this.#secrets.push(options.ticket);
     const end = clock() + this.patience;
@@ -75,7 +71,8 @@ export class Transport {
       try {
         return await this.#sendOnce(method, path, options);
       } catch (error) {
-        if (!(error instanceof ServiceError && TRANSIENT_STATUSES.includes(error.status))) throw error;
+        const isTransient = error instanceof ServiceError && TRANSIENT.includes(error.status);
+        if (!isTransient) throw error;
         const wait = error.retryAfter || pause + JITTER * Math.random();
         if (clock() + wait > end) throw error;
         await sleep(wait);

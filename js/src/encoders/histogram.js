@@ -2,14 +2,15 @@
 
 import { big, ceil, max, range, zeros } from "../arithmetic.js";
 import { sha256, u32, unhex } from "../bytes.js";
+import { maxDevices, primeAbove } from "../committee.js";
 import { domainOf } from "../domains.js";
 import { drawWords, halves, hashFamily, scale, toFloat } from "../hashing.js";
-import { maxDevices, primeAbove } from "../moduli.js";
 import { DEFAULT_EVIDENCE, cellFormat, makeTable, sample, tableLength } from "./table.js";
 
-/** Return the sketch of all items: in each row a cell of each, with a random sign.
- * @type {(plan: any, p: number, chunks: number, held: import("../encode.js").Held[]) =>
- *   Promise<number[]>} */
+/** @import { Encoder, Held } from "../encode.js" */
+
+/** Return the sketch of all items: in each row a cell of each, with a random sign. @type {(plan:
+ * any, p: number, chunks: number, held: Held[]) => Promise<number[]>} */
 async function sketch({ rows, width, seed, location_seed: locationSeed }, p, chunks, held) {
   const locations = await hashFamily(unhex(locationSeed), "count places", chunks, rows);
   const signs = await hashFamily(unhex(seed), "count signs", chunks, 1);
@@ -25,7 +26,7 @@ async function sketch({ rows, width, seed, location_seed: locationSeed }, p, chu
   return cells;
 }
 
-/** @type {import("../encode.js").Encoder} */
+/** @type {Encoder} */
 export const approximateHistogram = {
   showsOneDevice: ({ rows }) => rows > 0,
   leastCount: ({ question }) => (question.rule === "theorem" ? 1 : question.threshold),

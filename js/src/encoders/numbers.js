@@ -3,11 +3,13 @@
 import { big, ceil, digitsOf, firstTrue, floor, joined } from "../arithmetic.js";
 import { log2, min, power, range, zeros } from "../arithmetic.js";
 import { unhex } from "../bytes.js";
+import { maxDevices, primeAbove } from "../committee.js";
 import { domainOf } from "../domains.js";
-import { must } from "../errors.js";
+import { checked, must } from "../errors.js";
 import { MAX_PRIME, packedBytes, uniform } from "../field.js";
 import { seededStream } from "../hashing.js";
-import { checked, maxDevices, primeAbove } from "../moduli.js";
+
+/** @import { Encoder } from "../encode.js" */
 
 const MAX_DIGITS = 8; // of a square
 const MIN_CHECK_BITS = 60;
@@ -25,14 +27,15 @@ function format({ question, terms }) {
     const p = primeAbove(terms, bound);
     const ofNumber = firstTrue(1, count, (each) => power(base, each) > largest);
     const checks = ceil(MIN_CHECK_BITS / log2(p));
-    return [{ p, base, counts: [1, ofNumber, count], checks, length: 1 + ofNumber + count + checks }];
+    const length = 1 + ofNumber + count + checks;
+    return [{ p, base, counts: [1, ofNumber, count], checks, length }];
   });
   must(formats.length);
   const bytes = formats.map(({ p, length }) => packedBytes(p, length));
   return formats[bytes.indexOf(min(...bytes))];
 }
 
-/** @type {import("../encode.js").Encoder} */
+/** @type {Encoder} */
 export const numberSums = {
   showsOneDevice: () => true,
   shape: format,

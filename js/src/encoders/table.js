@@ -14,10 +14,9 @@ export const DEFAULT_EVIDENCE = 120;
 /** A format of keys: `parts` elements for each chunk and its hash digit, which is below `radix`.
  * @typedef {{p: number, chunks: number, parts: number, radix: number, largest: bigint}} Cell */
 
-/** Return the format of cells modulo the prime p, for which a false key passes with probability
- * 1 / `evidence` at most. Throws a MalformedError if keys of the domain do not fit.
- * @type {(p: number, domain: {chunks: number, bound: number}, cells: number, evidence: number) =>
- *   Cell} */
+/** Return the format of cells modulo the prime p, for which a false key passes with probability 1 /
+ * `evidence` at most. Throws a MalformedError if keys of the domain do not fit. @type {(p: number,
+ * domain: {chunks: number, bound: number}, cells: number, evidence: number) => Cell} */
 export function cellFormat(p, { chunks, bound }, cells, evidence) {
   const least = max(evidence, cells < MIN_CELLS_WITHOUT_HASH_BITS ? DEFAULT_EVIDENCE : 1);
   for (let parts = 1; ; parts++) {
@@ -31,8 +30,8 @@ export function cellFormat(p, { chunks, bound }, cells, evidence) {
 /** Return the elements of a table. @type {(cell: Cell, cells: number) => number} */
 export const tableLength = ({ chunks, parts }, cells) => cells * (1 + chunks * parts);
 
-/** Return an empty table, and the function that adds a value of a key to it.
- * @param {Cell} cell @param {number} cells @param {Uint8Array} seed */
+/** Return an empty table, and the function that adds a value of a key to it. @param {Cell} cell
+ * @param {number} cells @param {Uint8Array} seed */
 export async function makeTable(cell, cells, seed) {
   const { p, chunks, parts, radix, largest } = cell;
   const isLarge = cells >= MIN_LARGE_TABLE_CELLS;

@@ -3,13 +3,16 @@
 import { big, bitLength, ceil, digitsOf, firstTrue, floor } from "../arithmetic.js";
 import { max, min, range, sum, zeros } from "../arithmetic.js";
 import { hex, unhex, utf8 } from "../bytes.js";
+import { largestCommittee, maxDevices, primeAbove } from "../committee.js";
 import { domainOf } from "../domains.js";
-import { must } from "../errors.js";
+import { checked, must } from "../errors.js";
 import { packedBytes } from "../field.js";
 import { drawWords, toFloat } from "../hashing.js";
 import { messageBytes } from "../message.js";
-import { checked, largestCommittee, maxDevices, primeAbove } from "../moduli.js";
 import { cellFormat, makeTable, sample, tableLength } from "./table.js";
+
+/** @import { Encoder, Held } from "../encode.js" */
+/** @import { Random } from "../hashing.js" */
 
 // Of thinned counts: the first bit of a coin in a random word, and its bits.
 const LEVELS = [[0, 2], [2, 4], [6, 5]];
@@ -17,7 +20,6 @@ const MIN_PIECE_NUMBERS = 3;
 const MAX_NUMBER_BITS = 32;
 const NUMBER_BYTES = 3;
 
-/** @typedef {import("../encode.js").Held} Held */
 /** @typedef {{row: number, start: number, counters: number}} Counter of an item's name */
 /** @typedef {{name: string, piece: number}} Piece of the string behind a name */
 
@@ -34,8 +36,8 @@ function countersOf({ counter_groups: groups }) {
   return rows;
 }
 
-/** Return the least vector of a message with any prime, in bytes.
- * @type {(terms: any, message: number) => number} */
+/** Return the least vector of a message with any prime, in bytes. @type {(terms: any, message:
+ * number) => number} */
 function leastVectorBytes(terms, message) {
   const parameters = largestCommittee(terms);
   const rho = parameters.threshold - parameters.corrupt;
@@ -60,9 +62,9 @@ function pieceFormat({ question, terms, rounds, prime, string_pieces: pieces }) 
   return { nbytes, size: ceil((8 * nbytes) / bits), bits };
 }
 
-/** Count random parts of copies, of which each has a class and a word, by level and class. They show
- * how often a sum left its window.
- * @type {(classes: number[], words: bigint[], count: number) => number[]} */
+/** Count random parts of copies, of which each has a class and a word, by level and class. They
+ * show how often a sum left its window. @type {(classes: number[], words: bigint[], count: number)
+ * => number[]} */
 function thin(classes, words, count) {
   const kept = zeros(LEVELS.length * count);
   LEVELS.forEach(([first, bits], level) =>
@@ -72,7 +74,7 @@ function thin(classes, words, count) {
   return kept;
 }
 
-/** @type {import("../encode.js").Encoder} */
+/** @type {Encoder} */
 export const tracked = {
   shape(plan) {
     const { question, terms, prime: p, counter_classes: classes, string_pieces: pieces } = plan;
@@ -119,9 +121,9 @@ export const tracked = {
   },
 };
 
-/** Return the counters, of which each copy of an item takes one by a coin, and their thinned counts.
- * @type {(plan: any, rows: Map<string, Counter>, held: Held[],
- *   random: import("../hashing.js").Random) => Promise<number[]>} */
+/** Return the counters, of which each copy of an item takes one by a coin, and their thinned
+ * counts. @type {(plan: any, rows: Map<string, Counter>, held: Held[], random: Random) =>
+ * Promise<number[]>} */
 async function counterElements({ counter_classes: classes }, rows, held, random) {
   const copies = held
     .flatMap(({ name, count }) => Array(rows.has(name) ? count : 0).fill(rows.get(name)))
@@ -136,8 +138,8 @@ async function counterElements({ counter_classes: classes }, rows, held, random)
   return [...counts, ...thin(places.map((place) => classOf[place]), words, classes.length)];
 }
 
-/** Return the function that makes the sums of a piece of the items' bytes.
- * @param {any} plan @param {Held[]} held */
+/** Return the function that makes the sums of a piece of the items' bytes. @param {any} plan @param
+ * {Held[]} held */
 function pieceEncoder(plan, held) {
   const { nbytes, bits, size } = pieceFormat(plan);
   return (/** @type {Piece} */ { name, piece }) => {

@@ -2,12 +2,14 @@
 
 import { joined, min, power, range, sum, zeros } from "../arithmetic.js";
 import { hex } from "../bytes.js";
+import { maxDevices, primeAbove } from "../committee.js";
 import { domainOf } from "../domains.js";
-import { inPython, must } from "../errors.js";
+import { checked, inPython, must } from "../errors.js";
 import { flipCoins } from "../hashing.js";
-import { checked, maxDevices, primeAbove } from "../moduli.js";
 
-/** @typedef {import("../encode.js").Encoder} Encoder */
+/** @import { Domain } from "../domains.js" */
+/** @import { Encoder } from "../encode.js" */
+/** @import { Random } from "../hashing.js" */
 
 /** Return the prime and the domain of votes without noise. @param {any} plan */
 function votes({ question, release, terms }) {
@@ -19,8 +21,7 @@ function votes({ question, release, terms }) {
   return { p: primeAbove(terms, maxDevices(terms)), domain };
 }
 
-/** @type {(plan: any, random: import("../hashing.js").Random, count: number) =>
- *   Promise<boolean[]>} */
+/** @type {(plan: any, random: Random, count: number) => Promise<boolean[]>} */
 const voteCoins = ({ question, release }, random, count) =>
   flipCoins(random, count, release.probability, question.join_probability);
 
@@ -80,9 +81,8 @@ export const trieHh = {
   },
 };
 
-/** Return the form of an item that a trie counts; null if it is outside the domain.
- * @type {(question: any, domain: import("../domains.js").Domain, item: string) =>
- *   string | null} */
+/** Return the form of an item that a trie counts; null if it is outside the domain. @type
+ * {(question: any, domain: Domain, item: string) => string | null} */
 export function canonicalOfTrie({ domain: { pad }, truncate }, domain, item) {
   const text = (truncate && domain.truncate ? domain.truncate : domain.canonical)(item);
   return text === null || (pad && text.includes(pad)) ? null : text;
