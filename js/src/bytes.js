@@ -39,8 +39,7 @@ export const systemRandom = (size) => crypto.getRandomValues(new Uint8Array(size
 export const bytesOf = async (made) => new Uint8Array(await made);
 
 /** Return the 32 bytes of SHA-256. @type {(...parts: Bytes[]) => Promise<Bytes>} */
-export const sha256 = async (...parts) =>
-  bytesOf(subtle.digest("SHA-256", concat(...parts)));
+export const sha256 = async (...parts) => bytesOf(subtle.digest("SHA-256", concat(...parts)));
 
 /** Return SHA-256 with a prefix for the purpose of the hash. @type {(purpose: string, ...parts:
  * Bytes[]) => Promise<Bytes>} */

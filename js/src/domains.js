@@ -24,8 +24,7 @@ export const domainOf = (document) =>
     document);
 
 /** Return an item of few bytes, or null. @type {(item: string, most: number) => string | null} */
-const textOf = (item, most) =>
-  utf8(item).length <= most && !item.includes("\0") ? item : null;
+const textOf = (item, most) => utf8(item).length <= most && !item.includes("\0") ? item : null;
 
 /** Return a domain of digits, of which chunks have as many as stay below 2^24. The digit `pad`
  * fills those of short items. @param {Digits} domain @param {number} [pad] */

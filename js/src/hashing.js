@@ -54,8 +54,7 @@ export async function hashFamily(seed, purpose, chunks, outputs) {
     key.reduce((sum, x, i) => sum + factors[i + 1] * big(x), factors[0]) % PRIME;
   const hash = (/** @type {number[]} */ key, from = 0, to = outputs) => {
     const print = fingerprint(key);
-    return range(to - from, from).map((i) =>
-      mix(low64(mix(print ^ keys[i]) + keys[outputs + i])));
+    return range(to - from, from).map((i) => mix(low64(mix(print ^ keys[i]) + keys[outputs + i])));
   };
   return { fingerprint, hash };
 }

@@ -61,6 +61,7 @@ export function checkPlan(plan, policy) {
   const { question, terms, round, rounds } = plan;
   const { registrar } = terms;
   const fault = round > rounds ? `is in round ${round} of ${rounds}` : encoder.fault?.(plan);
+  const nbytes = messageBytes(p, length, largestCommittee(terms), registrar ? 64 : 0);
   const isExact = encoder.showsOneDevice?.(plan) && policy.max_epsilon < Infinity;
   const /** @type {Rule[]} */ rules = [
     ["plan", `has a plan that no honest study has: it ${fault}`, fault],
@@ -80,8 +81,7 @@ export function checkPlan(plan, policy) {
     ["accept_exact_estimates", "may show what one device holds",
       isExact && !policy.accept_exact_estimates, true],
     ["max_contribution", question.contribution],
-    ["max_upload_bytes", messageBytes(p, length, largestCommittee(terms), registrar ? 64 : 0)],
-    ["max_upload_bytes", length * BYTES_PER_ELEMENT],
+    ["max_upload_bytes", max(length * BYTES_PER_ELEMENT, nbytes)],
   ];
   for (const rule of rules) checkLimit(policy, ...rule);
 }
@@ -93,7 +93,7 @@ function committeeRules(terms, { committee, registrar, min_volunteers, min_commi
     const isRefused = !registrar || volunteers < (min_volunteers ?? Infinity);
     return [
       ["min_volunteers", `has a committee that the policy's registrar must draw from ${volunteers} `
-        + "devices", isRefused, volunteers],
+        + "devices", isRefused, registrar ? volunteers : null],
       ["min_corrupt", corrupt],
       ["min_sigma", sigma],
       ["min_committee", size],
@@ -114,9 +114,9 @@ function committeeRules(terms, { committee, registrar, min_volunteers, min_commi
 
 /** Throw a RefusedError if a limit of a policy is exceeded. @type {(policy: Policy, ...rule: Rule)
  * => void} */
-function checkLimit(policy, limit, asked, isExceeded = false, needed = asked) {
+function checkLimit(policy, limit, asked, isExceeded, needed) {
   if (typeof asked === "string") {
-    if (isExceeded) throw new RefusedError(limit, asked, needed === asked ? null : needed);
+    if (isExceeded) throw new RefusedError(limit, asked, needed);
     return;
   }
   const allowed = /** @type {any} */ ({ ...policy, ...FIXED_LIMITS })[limit];

@@ -9,19 +9,23 @@ import { Policy, checkPlan, maxCopies } from "../../js/src/policy.js";
 
 const stream = (key) => keystream(unhex(key));
 
-function refusalOf(plan, policy) {
+// Return the limit that refuses a plan; or the whole refusal if a policy that follows its advice
+// refuses the plan once more for the same reason.
+function refusalOf(plan, limits) {
   try {
     checkFields(plan);
-    checkPlan(plan, policy);
+    checkPlan(plan, new Policy(limits));
     return null;
-  } catch ({ limit, message }) {
-    return limit ?? message;
+  } catch ({ limit, needed, message }) {
+    if (!limit || (needed !== null && limits[limit] === needed)) return message;
+    const next = needed === null ? null : refusalOf(plan, { ...limits, [limit]: needed });
+    return next?.startsWith("the study") ? next : limit;
   }
 }
 
 async function answer({ plan, items, policy: limits, random, choices }) {
   const policy = new Policy(limits);
-  const refusal = refusalOf(plan, policy);
+  const refusal = refusalOf(plan, limits);
   try {
     const options = { maxCopies: maxCopies(plan, policy), choices: await stream(choices) };
     const vector = await encode(plan, new Map(items), await stream(random), options);

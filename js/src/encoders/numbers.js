@@ -20,8 +20,7 @@ function format({ question, terms }) {
   const domain = domainOf(question.domain);
   const largest = checked(power(domain.base, domain.width), 2, 2 ** 32) - 1;
   const formats = range(MAX_DIGITS, 1).flatMap((count) => {
-    const base = firstTrue(2, MAX_PRIME, (each) =>
-      big(each) ** big(count) > big(largest) ** 2n);
+    const base = firstTrue(2, MAX_PRIME, (each) => big(each) ** big(count) > big(largest) ** 2n);
     const bound = maxDevices(terms) * (base - 1);
     if (bound >= MAX_PRIME) return [];
     const p = primeAbove(terms, bound);

@@ -78,10 +78,13 @@ async def test_other_studies_say_why_no_browser_can_take_part(served: Served) ->
     report |= {"domain": OPTIONS["domain"]}
     one_shot: dict[str, Any] = {"terms": TERMS, "timeouts": {"idle": 5}}
     registered = TERMS | {"registrar": "ab" * 32}
+    text = {"kind": "utf8", "max_bytes": 4}
+    segments = {"kind": "product", "segments": ["a", "b"], "inner": text}
     for reason, study in {
         "no sum that one message is enough for": await served.create(),
         "has not begun": await create(served, question=OPTIONS, start=False),
         "no browser makes messages": await create(served),
+        "counts by segment": await create(served, question=OPTIONS | {"domain": segments}),
         "lets devices add noise": await served.create(
             **one_shot | {"question": noisy["question"], "terms": TERMS | {"minimum": 20}}
         ),
