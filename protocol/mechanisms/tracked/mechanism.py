@@ -366,17 +366,18 @@ def round_primes(question: TrackedQuestion, terms: Terms) -> list[int]:
     """Return the primes that a round of a one-shot study may have, up to twice the devices' tokens.
 
     Among them are the smallest above all tokens, modulo which no sum wraps, and those with which 2,
-    3, 4 or 5 elements just hold a chunk of a key. All are below 2^26.
+    3, 4 or 5 elements just hold a chunk of a key. All are below 2^26, and above 1/26 of all tokens.
     """
     tokens = terms.max_devices * question.contribution
     primes = {terms.moduli.above(max(tokens, tuning.MIN_PRIME - 1))}
-    least, end = float(tuning.MIN_PRIME), min(2 * tuning.PRIME_STEP * tokens, MAX_PRIME / 2)
+    floor = max(tuning.MIN_PRIME, math.ceil(tokens / tuning.MAX_CLASS_WINDOWS))
+    least, end = float(floor), min(2 * tuning.PRIME_STEP * tokens, MAX_PRIME / 2)
     while least <= end:
         prime = terms.moduli.above(math.ceil(least) - 1)
         primes.add(prime)
         least = tuning.PRIME_STEP * prime
     fitting = (math.ceil(question.domain.bound ** (1 / parts)) + 1 for parts in (2, 3, 4, 5))
-    primes |= {terms.moduli.above(each) for each in fitting if tuning.MIN_PRIME <= each < least}
+    primes |= {terms.moduli.above(each) for each in fitting if floor <= each < least}
     return sorted(primes)
 
 

@@ -48,7 +48,6 @@ from protocol.mechanisms.tracked.string_fetching import (
 )
 from protocol.mechanisms.tracked.thinned_counts import (
     LEVELS,
-    MISSING_WINDOWS,
     class_limit,
     squared_surprises,
     thin,
@@ -324,7 +323,7 @@ class TrackedPlan(Plan):
         )
         thinned = total[-1].astype(np.int64).reshape(len(LEVELS), -1).T
         pairs = zip(sums.astype(np.int64).reshape(-1, 1), thinned, strict=True)
-        missing = self.prime * np.arange(MISSING_WINDOWS[-1] + 1)
+        missing = self.prime * np.arange(tuning.MAX_CLASS_WINDOWS + 1)
         for each, kept in pairs:
             squares, logarithms = squared_surprises(each + missing, self.prime, kept)
             likely = (squares + logarithms)[1:].min() - 2 * tuning.TABLE_LOG_ODDS

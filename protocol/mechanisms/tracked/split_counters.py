@@ -8,7 +8,8 @@ that 300 of 1,000 devices are expected to hold has one counter, and one of 3,000
 Counters are in classes, whose counts are also thinned (`thinned_counts.py`): if the thinned counts
 do not agree with the counters that were read, some left their windows. Then `window_posterior.py`
 weighs which. If that does not decide, each count is the most probable one, and its variance is a
-squared error that is stated there.
+squared error that is stated there. One item's rise must not hide another's fall: an item that may
+fall below its counters' windows, which begin above 0, shares no class with others.
 
 Source: the thinned classes are an addition of blindtally.
 """
@@ -158,10 +159,11 @@ def counters_needed(expected: Floats, deviations: Floats, slips: Floats, p: int)
 def classes_of(counts: Floats, p: int, items: Indices, is_alone: Flags) -> tuple[int, ...]:
     """Return the sizes of classes of counters with these expected `counts`, in order.
 
-    Counters of an item that `is_alone`, because its last count was in doubt, share no class with
-    others. `items` has the item of each counter.
+    Counters share no class with other items if theirs `is_alone`, because its last count was in
+    doubt, or if their windows begin above 0. `items` has the item of each counter.
     """
     sizes, size, total, limit = list[int](), 0, 0.0, class_limit(p)
+    is_alone = is_alone | (counts >= p / 2)
     is_new = np.append(True, (items[1:] != items[:-1]) & (is_alone[1:] | is_alone[:-1]))
     for count, begins in zip(counts.tolist(), is_new.tolist(), strict=False):
         if size and (begins or total + count > limit):

@@ -67,6 +67,7 @@ MAX_TRIED_PAIRS = 2**17
 # Standard deviations that a window holds on both sides of an expected count, beside a tenth of it.
 WINDOW_DEVIATIONS = 6.0
 WINDOW_SLACK = 5  # counts that liars may add on both sides
+MAX_CLASS_WINDOWS = 26  # windows that hold all tokens of devices (`thinned_counts.py`)
 # Primes of one round after the other that are compared: each 1.3 times the one before, from
 # MIN_PRIME on, with which three bytes of a string take at most MAX_NUMBER_BITS.
 MIN_PRIME, PRIME_STEP, MAX_NUMBER_BITS = 61, 1.3, 32

@@ -46,7 +46,7 @@ from typing import NamedTuple
 import numpy as np
 
 from protocol.mechanisms.tracked import tuning_constants as tuning
-from protocol.mechanisms.tracked.thinned_counts import MISSING_WINDOWS, squared_surprises
+from protocol.mechanisms.tracked.thinned_counts import squared_surprises
 from protocol.numerics import special
 from protocol.numerics.array_types import Flags, Floats, Indices, Integers
 
@@ -55,11 +55,6 @@ _MAX_SHAPE = 1e6  # of a negative binomial distribution; beyond, it is Poisson's
 _CHANGED_SHARES = tuple(2.0**-power for power in range(10, 0, -1))  # values of h that are compared
 _MIN_WEIGHT = 1e-280  # of a possible count
 _MAX_LOG_MASS = 500.0  # beyond, sets of few moves have no part in it
-# Missing windows of a class, and the weight of those that only the prior distinguishes. With 1,
-# 0.01 and 0.001, 120 equal items that rose fivefold (p = 521) had a joint standard error of 52,106,
-# 12,408 and 3,302. One that rose by 20 to 40 windows was far off in 0, 5 and 11 of 60 rounds.
-_POSSIBLE_WINDOWS = range(MISSING_WINDOWS[0], MISSING_WINDOWS[-1] + 4 * 32 + 1)
-_FAR_WEIGHT = 0.01
 _MIN_REST = 1e-9  # share of sets of more than two moves, which is exact to about 1e-12
 
 
@@ -132,13 +127,12 @@ def read_thinned(
 
     `thinned` are the class's thinned counts modulo `window`, by level.
     """
-    possible = counts.sum() + window * np.array(_POSSIBLE_WINDOWS)
-    squares, logarithms = squared_surprises(possible, window, thinned)
+    missing = np.arange(-tuning.MAX_CLASS_WINDOWS, tuning.MAX_CLASS_WINDOWS + 1)
+    squares, logarithms = squared_surprises(counts.sum() + window * missing, window, thinned)
     shifts, surprises = _all_shifts(), squares + logarithms
     usual, changed = _priors(counts[:, np.newaxis] + window * shifts, means, deviations)
     likelihoods = np.exp((surprises.min() - surprises) / 2)
-    likelihoods[len(MISSING_WINDOWS) :] *= _FAR_WEIGHT
-    best = _most_likely_sum(usual, changed, _POSSIBLE_WINDOWS[0], likelihoods)
+    best = _most_likely_sum(usual, changed, -tuning.MAX_CLASS_WINDOWS, likelihoods)
     marginals = best.marginals()
     read = shifts[marginals.argmax(axis=1)]
     is_explained = squares[best.sums.argmax()] <= tuning.TABLE_SURPRISE
@@ -148,7 +142,7 @@ def read_thinned(
     away = (shifts - read[:, np.newaxis]) ** 2
     least = np.where(marginals > 1e-4, away, 0).max(axis=1) / 36
     if not is_explained:
-        least[:] = len(_POSSIBLE_WINDOWS) ** 2
+        least[:] = len(missing) ** 2
     errors = np.maximum((marginals * away).sum(axis=1), least) * float(window) ** 2
     return WindowPosterior(counts + window * read, errors)
 

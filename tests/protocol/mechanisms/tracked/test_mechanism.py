@@ -17,7 +17,7 @@ from protocol.mechanism import Answer
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
 from protocol.mechanisms.iblt.threshold_sampling import coarse_threshold
 from protocol.mechanisms.registry import parse_question
-from protocol.mechanisms.tracked.counters import CounterGroup
+from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.forecast import Forecast, evict_items
 from protocol.mechanisms.tracked.mechanism import Tracked, round_primes
 from protocol.mechanisms.tracked.observations import history_of
@@ -186,7 +186,7 @@ def test_what_cannot_become_heavy_is_given_up_and_its_keys_are_kept(
 ) -> None:
     """The result is the same with a state of slightly more items than may become heavy."""
     every = play(question())
-    monkeypatch.setattr("protocol.mechanisms.tracked.tuning_constants.MAX_REMEMBERED_ITEMS", 20)
+    monkeypatch.setattr(tuning, "MAX_REMEMBERED_ITEMS", 20)
     some = play.__wrapped__(question())
     keys = some[-1].study_state.arrays["evicted keys"]
     kept = set(some[-1].study_state.items)
@@ -208,15 +208,13 @@ def test_no_more_is_given_up_than_there_is_no_room_for_and_the_rarest_first(
 ) -> None:
     outcome = play(question())[-1]
     state, forecast = outcome.study_state, Forecast.after_round(outcome.plan, outcome.study_state)
-    monkeypatch.setattr(
-        "protocol.mechanisms.tracked.tuning_constants.MAX_REMEMBERED_ITEMS", len(state.items) - 30
-    )
+    monkeypatch.setattr(tuning, "MAX_REMEMBERED_ITEMS", len(state.items) - 30)
     kept = evict_items(outcome.plan, state).items
     gone = [row for row, item in enumerate(state.items) if item not in kept]
     assert len(gone) == 30
     rarer = np.sum(forecast.totals < forecast.totals[gone].max())
     assert rarer < 30 + np.sum(forecast.may_reach(6.0))
-    monkeypatch.setattr("protocol.mechanisms.tracked.tuning_constants.MAX_REMEMBERED_ITEMS", 0)
+    monkeypatch.setattr(tuning, "MAX_REMEMBERED_ITEMS", 0)
     hopeful = np.flatnonzero(forecast.may_reach(6.0)).tolist()
     assert evict_items(outcome.plan, state).items == tuple(state.items[row] for row in hopeful)
 
@@ -242,10 +240,9 @@ def test_strings_too_long_for_the_message_are_refused_with_the_bytes_that_do() -
         MECHANISM.first_plan(question(domain=long, message_bytes=12_164), TERMS, "study", 6, chance)
     size = int(str(refused.value).split(": ")[1].split()[0].replace(",", ""))
     MECHANISM.first_plan(question(domain=long, message_bytes=size), TERMS, "study", 6, chance)
+    smaller = question(domain=long, message_bytes=size - 16)
     with pytest.raises(ValueError, match="too few to fetch"):
-        MECHANISM.first_plan(
-            question(domain=long, message_bytes=size - 16), TERMS, "study", 6, chance
-        )
+        MECHANISM.first_plan(smaller, TERMS, "study", 6, chance)
 
 
 def test_strings_of_what_is_heavy_are_fetched_and_of_nothing_else() -> None:
@@ -274,15 +271,7 @@ def test_strings_of_what_is_heavy_are_fetched_and_of_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        (
-            {
-                "counter_groups": (
-                    CounterGroup(bits=3, items=("ab", "cd")),
-                    CounterGroup(bits=4, items=("ab",)),
-                )
-            },
-            "twice",
-        ),
+        ({"counter_groups": ({"bits": 3, "items": ("ab",)},) * 2}, "twice"),
         ({"counter_groups": ({"bits": 0, "items": ("ab",)},)}, "greater than or equal to 1"),
         ({"counter_groups": ({"bits": 3, "items": ()},)}, "at least 1 item"),
         ({"string_pieces": ({"name": "ab", "piece": 0},)}, "items that are tracked"),
