@@ -51,8 +51,7 @@ def counters_of(p: int, expected: Floats = EXPECTED) -> tuple[SplitCounters, Flo
 def read_back(
     counters: SplitCounters, counts: Integers, expected: Floats, rng: np.random.Generator
 ) -> CounterReading:
-    vector = counters.encode(counts, seeded_words(rng))
-    return counters.decode(vector, expected, np.sqrt(expected))
+    return counters.decode(counters.encode(counts, seeded_words(rng)), expected, np.sqrt(expected))
 
 
 @pytest.mark.parametrize("p", PRIMES)
@@ -169,9 +168,7 @@ def test_classes_cover_all_within_their_limit(counts: list[tuple[float, int]], p
 @given(
     expected=st.floats(0, 1e5), deviation=st.floats(0.5, 1e4), p=st.sampled_from([61, 521, 8221])
 )
-def test_all_windows_of_an_item_hold_six_deviations_and_a_tenth(
-    expected: float, deviation: float, p: int
-) -> None:
+def test_windows_hold_six_deviations_and_a_tenth(expected: float, deviation: float, p: int) -> None:
     arrays = np.array([expected]), np.array([deviation]), np.zeros(1)
     (needed,) = counters_needed(*arrays, p).tolist()
     if needed < 4096:
