@@ -8,16 +8,24 @@ is reachable there.
 import asyncio
 import json
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from socket import create_server, socket
 from typing import TYPE_CHECKING, Any, Final, Self
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     import uvicorn
     from fastapi import FastAPI
 
 JOIN_VARIABLE: Final = "_BLINDTALLY_JOIN"
+# A browser opens about six connections, and a long poll takes 25 seconds.
+MAX_CONNECTIONS, MAX_OF_ADDRESS = 200, 20
+HEAD_SECONDS, CONNECTION_SECONDS = 10, 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +63,7 @@ class JoinListener:
 
         config = uvicorn.Config(
             JoinPaths(app, self.token),
-            http="httptools",
+            http="h11",  # the parser of uvicorn that limits the size of headers
             ws="none",
             lifespan="off",
             log_level="error",
@@ -69,6 +77,61 @@ class JoinListener:
         new_protocol: Any = config.http_protocol_class
         options = {"server_state": server.server_state, "app_state": server.lifespan.state}
         protocol = partial(new_protocol, config=config, **options)
-        loop = asyncio.get_running_loop()
-        listener = await loop.create_server(protocol, self.host, self.port, ssl=config.ssl)
-        server.servers.append(listener)
+        listening = create_server((self.host, self.port))
+        server.servers.append(_Door(listening, protocol, config.ssl))  # type: ignore[arg-type]
+
+
+class _Door:
+    """Lets few connections in at a time, of all addresses and of each, and ends slow ones.
+
+    There is no proxy before this listener, and uvicorn has no such limits. A connection has its
+    first request after `HEAD_SECONDS`, and ends after `CONNECTION_SECONDS`, once it is answered.
+    """
+
+    def __init__(
+        self, listening: socket, new_protocol: Callable[[], Any], ssl: "SSLContext | None"
+    ) -> None:
+        listening.setblocking(False)
+        self._listening, self._new_protocol, self._ssl = listening, new_protocol, ssl
+        self._open = Counter[str]()
+        self._accepting = asyncio.create_task(self._accept())
+
+    def close(self) -> None:
+        self._accepting.cancel()
+        self._listening.close()
+
+    async def wait_closed(self) -> None:
+        await asyncio.wait([self._accepting])
+
+    async def _accept(self) -> None:
+        async with asyncio.TaskGroup() as connections:
+            while True:
+                try:
+                    connection, (host, *_) = await asyncio.get_running_loop().sock_accept(
+                        self._listening
+                    )
+                except OSError:  # such as too many open files
+                    await asyncio.sleep(1)
+                    continue
+                if self._open.total() < MAX_CONNECTIONS and self._open[host] < MAX_OF_ADDRESS:
+                    self._open[host] += 1
+                    connections.create_task(self._serve(connection, host))
+                else:
+                    connection.close()
+
+    async def _serve(self, connection: socket, host: str) -> None:
+        loop, protocol = asyncio.get_running_loop(), self._new_protocol()
+        try:
+            with suppress(OSError):  # such as a failed handshake
+                transport, _ = await loop.connect_accepted_socket(
+                    lambda: protocol, connection, ssl=self._ssl, ssl_handshake_timeout=HEAD_SECONDS
+                )
+                for second in range(CONNECTION_SECONDS):
+                    if transport.is_closing():
+                        return
+                    if second == HEAD_SECONDS and protocol.cycle is None:
+                        transport.abort()
+                    await asyncio.sleep(1)
+                protocol.shutdown()
+        finally:
+            self._open[host] -= 1

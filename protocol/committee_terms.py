@@ -21,7 +21,7 @@ from typing import Annotated, Self, TypeAlias
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from protocol.public_model import Hex32, PublicModel, Rate, invalid
+from protocol.public_model import Hex32, PublicModel, Rate, Rows, invalid
 from secagg.keys import check_identity
 from secagg.oneshot.parameters import (
     MAX_MEMBERS,
@@ -44,7 +44,7 @@ class CommitteeTerms(PublicModel):
     `size` of the members at most, None for all.
     """
 
-    members: tuple[Hex32, ...] = Field(min_length=3, max_length=MAX_OPERATORS)
+    members: Rows[Hex32] = Field(min_length=3, max_length=MAX_OPERATORS)
     corrupt: Rate = 0.2
     dropout: Rate = 0.2
     size: int | None = Field(default=None, ge=3, le=MAX_OPERATORS)

@@ -18,8 +18,8 @@ Hex32 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Id = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z_-]{1,64}$")]  # of the service
 Rate = Annotated[float, Field(ge=0, lt=1)]
 T = TypeVar("T")
-# Rows of an answer. The error of a malformed list names its first wrong row: all errors of a
-# million rows would take gigabytes.
+# Rows of a document. The error of a malformed list names its first wrong row: all errors of a
+# million rows would take gigabytes, and those of a large request a second.
 Rows: TypeAlias = Annotated[tuple[T, ...], FailFast()]
 
 

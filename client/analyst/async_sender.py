@@ -1,8 +1,8 @@
 """Sends an analyst's requests in an event loop, and repeats those that fail for the moment."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, aclosing, suppress
 from typing import Any, ParamSpec, TypeVar
 
 import httpx
@@ -18,6 +18,7 @@ from client.analyst.requests import (
     EventLimit,
     PagedRequest,
     client_options,
+    refusing_unreadable,
 )
 from client.analyst.result_table import ResultTable
 from client.errors import (
@@ -29,14 +30,9 @@ from client.errors import (
     http_errors_as_unreachable,
 )
 from client.http.address_and_retries import check_patience, repeated, shown_url
-from client.http.exchange import (
-    Body,
-    check_encoding,
-    whole_response,
-)
+from client.http.exchange import Body, check_encoding, whole_response
 from client.http.transport import async_within
 from protocol.api.events import Event, EventKind
-from secagg.errors import UnsafeRequestError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -85,7 +81,7 @@ class AsyncSender:
 
     async def _send_once(self, request: ApiRequest[T]) -> T:
         response = await self._open(**request.arguments)
-        with _refusing_unreadable(response):
+        with refusing_unreadable(response):
             return request.read(await self._read_whole(response))
 
     async def _open(self, **arguments: Any) -> httpx.Response:  # noqa: ANN401 - those of httpx
@@ -137,7 +133,7 @@ class AsyncSender:
                 except WrongStateError:  # the study has ended, and all its events were received
                     return
                 # A broken stream is opened again below.
-                with suppress(httpx.TransportError), _refusing_unreadable(source.response):
+                with suppress(httpx.TransportError), refusing_unreadable(source.response):
                     async for message in source.aiter_sse():
                         if (event := cursor.parse(message)) is not None:
                             yield event
@@ -149,20 +145,15 @@ class AsyncSender:
         """Return the stream of the events after `cursor`; `stack` closes it."""
         response = await self._open(method="GET", url=cursor.path, headers=cursor.headers)
         await stack.enter_async_context(aclosing(response))
-        with _refusing_unreadable(response):
+        with refusing_unreadable(response):
             if not response.is_success:
                 check_response(await self._read_whole(response))
             check_encoding(response)
         if "text/event-stream" not in response.headers.get("content-type", ""):
             raise UnreadableAnswerError.at(response.url)
         events = _within_limit(response)
-        limited = httpx.Response(
-            response.status_code,
-            headers=response.headers,
-            request=response.request,
-            content=events,
-        )
-        return EventSource(limited)
+        headers, request = response.headers, response.request
+        return EventSource(httpx.Response(200, headers=headers, request=request, content=events))
 
     @property
     def is_closed(self) -> bool:
@@ -191,13 +182,3 @@ async def _chunks(response: httpx.Response) -> AsyncIterator[bytes]:
         return
     async for chunk in response.aiter_raw():
         yield chunk
-
-
-@contextmanager
-def _refusing_unreadable(response: httpx.Response) -> Iterator[None]:
-    """Raise UnreadableAnswerError instead of the error of an answer beyond its limits."""
-    try:
-        yield
-    except UnsafeRequestError as error:
-        place, status = response.url, response.status_code
-        raise UnreadableAnswerError.at(place, status, str(error)) from error

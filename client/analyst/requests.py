@@ -1,6 +1,7 @@
 """Requests of an analyst as plain data, and what has changed since the previous one."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, Final, Generic, TypeVar, get_args
@@ -407,3 +408,13 @@ def _listing(
 
     row_type, _ = get_args(model.model_fields[rows].annotation)  # of a tuple of any length
     return PagedRequest(url, parse, columns, row_type, after or None)
+
+
+@contextmanager
+def refusing_unreadable(response: httpx.Response) -> Iterator[None]:
+    """Raise UnreadableAnswerError instead of the error of an answer beyond its limits."""
+    try:
+        yield
+    except UnsafeRequestError as error:
+        place, status = response.url, response.status_code
+        raise UnreadableAnswerError.at(place, status, str(error)) from error

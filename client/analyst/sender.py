@@ -3,7 +3,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from typing import Any, ParamSpec, TypeVar
 
 import httpx
@@ -19,6 +19,7 @@ from client.analyst.requests import (
     EventLimit,
     PagedRequest,
     client_options,
+    refusing_unreadable,
 )
 from client.analyst.result_table import ResultTable
 from client.errors import (
@@ -30,14 +31,9 @@ from client.errors import (
     http_errors_as_unreachable,
 )
 from client.http.address_and_retries import check_patience, repeated, shown_url
-from client.http.exchange import (
-    Body,
-    check_encoding,
-    whole_response,
-)
+from client.http.exchange import Body, check_encoding, whole_response
 from client.http.transport import within
 from protocol.api.events import Event, EventKind
-from secagg.errors import UnsafeRequestError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -86,7 +82,7 @@ class Sender:
 
     def _send_once(self, request: ApiRequest[T]) -> T:
         response = self._open(**request.arguments)
-        with _refusing_unreadable(response):
+        with refusing_unreadable(response):
             return request.read(self._read_whole(response))
 
     def _open(self, **arguments: Any) -> httpx.Response:  # noqa: ANN401 - those of httpx
@@ -137,7 +133,7 @@ class Sender:
                 except WrongStateError:  # the study has ended, and all its events were received
                     return
                 # A broken stream is opened again below.
-                with suppress(httpx.TransportError), _refusing_unreadable(source.response):
+                with suppress(httpx.TransportError), refusing_unreadable(source.response):
                     for message in source.iter_sse():
                         if (event := cursor.parse(message)) is not None:
                             yield event
@@ -149,20 +145,15 @@ class Sender:
         """Return the stream of the events after `cursor`; `stack` closes it."""
         response = self._open(method="GET", url=cursor.path, headers=cursor.headers)
         stack.enter_context(closing(response))
-        with _refusing_unreadable(response):
+        with refusing_unreadable(response):
             if not response.is_success:
                 check_response(self._read_whole(response))
             check_encoding(response)
         if "text/event-stream" not in response.headers.get("content-type", ""):
             raise UnreadableAnswerError.at(response.url)
         events = _within_limit(response)
-        limited = httpx.Response(
-            response.status_code,
-            headers=response.headers,
-            request=response.request,
-            content=events,
-        )
-        return EventSource(limited)
+        headers, request = response.headers, response.request
+        return EventSource(httpx.Response(200, headers=headers, request=request, content=events))
 
     @property
     def is_closed(self) -> bool:
@@ -190,13 +181,3 @@ def _chunks(response: httpx.Response) -> Iterator[bytes]:
         yield response.content
         return
     yield from response.iter_raw()
-
-
-@contextmanager
-def _refusing_unreadable(response: httpx.Response) -> Iterator[None]:
-    """Raise UnreadableAnswerError instead of the error of an answer beyond its limits."""
-    try:
-        yield
-    except UnsafeRequestError as error:
-        place, status = response.url, response.status_code
-        raise UnreadableAnswerError.at(place, status, str(error)) from error

@@ -31,7 +31,7 @@ Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600)]
 StudyName = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(check_name)]
 RoundCount = Annotated[int, Field(ge=1, le=MAX_ROUNDS)]
 Tag = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
-Tags = Annotated[tuple[Tag, ...], Field(max_length=10)]
+Tags = Annotated[Rows[Tag], Field(max_length=10)]
 PopulationName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
 StudyStatus = Literal["created", "running", "finished", "stopped"]
 RoundState = Literal["running", "decoded", "undecoded", "failed"]
@@ -224,7 +224,7 @@ class CohortView(PublicModel):
     holders: int
     threshold: int
     history: Rows[PhaseRecord]
-    survivors: tuple[int, ...]
+    survivors: Rows[int]
     failure: str | None
     blamed: Mapping[int, str] = {}
     committee: str | None = None
@@ -243,7 +243,7 @@ class RoundView(PublicModel):
     state: RoundState
     plan: ServedPlan
     cohorts: Rows[CohortView]
-    participants: int | None
+    participants: Annotated[int, Field(le=2**53)] | None
     distinct: float | None
     opened: datetime
     closed: datetime | None

@@ -21,7 +21,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from protocol.api.phases import MessageKind
-from protocol.public_model import Hex32, PublicModel
+from protocol.public_model import Hex32, PublicModel, Rows
 from secagg.keys import SIGNATURE_BYTES, Identity, is_signed, statement
 from secagg.roster import DIGEST_BYTES
 
@@ -48,7 +48,7 @@ class JoinRequest(PublicModel):
 class Survivors(PublicModel):
     """The slots whose masked inputs arrived."""
 
-    survivors: tuple[int, ...]
+    survivors: Rows[int]
 
 
 class DocumentKind(StrEnum):

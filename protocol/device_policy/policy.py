@@ -125,6 +125,7 @@ class Policy(metaclass=NamedFields):
 
     def __post_init__(self) -> None:
         self._check_types()
+        object.__setattr__(self, "committee", frozenset(self.committee))
         for key in (*self.committee, *([] if self.registrar is None else [self.registrar])):
             if not isinstance(key, bytes) or len(key) != KEY_BYTES:
                 raise ValueError(  # it may be a secret key, so it is not shown

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from protocol.numerics.array_types import DigitRows, ItemValues, Keys
 from protocol.printable import check_name
-from protocol.public_model import PublicModel
+from protocol.public_model import PublicModel, Rows
 
 SEGMENT_SEPARATOR = ":"  # no segment contains it, so the first one of an item ends its segment
 MAX_SEGMENTS = 4096
@@ -34,7 +34,7 @@ def _check_distinct(segments: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Segments: TypeAlias = Annotated[
-    tuple[Segment, ...],
+    Rows[Segment],
     Field(min_length=2, max_length=MAX_SEGMENTS, repr=False),
     AfterValidator(_check_distinct),
 ]

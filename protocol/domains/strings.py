@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 
 from protocol.domains.base import BaseDomain, Digits
 from protocol.numerics.array_types import DigitRows, Keys
-from protocol.public_model import Text, invalid
+from protocol.public_model import Rows, Text, invalid
 
 
 class Alphabet(Digits):
@@ -157,7 +157,7 @@ class Listed(BaseDomain):
 
     chunks: ClassVar[int] = 1
     kind: Literal["listed"] = "listed"
-    items: tuple[Text, ...] = Field(min_length=2, max_length=2**20, repr=False)
+    items: Rows[Text] = Field(min_length=2, max_length=2**20, repr=False)
 
     @model_validator(mode="after")
     def _is_a_set(self) -> Self:

@@ -58,7 +58,7 @@ def hold_lock(file: Path) -> ExitStack:
     Raises:
         DatabaseInUseError, OSError: as `sqlite_process_lock` does.
     """
-    file = file.resolve()
+    file = Path(os.path.realpath(file))
     if not file.parent.is_dir():  # which the lock would create
         raise FileNotFoundError(f"there is no folder {file.parent}")
     if file.exists() and not file.is_file():
@@ -100,7 +100,7 @@ def check_files_beside(file: Path) -> None:
 
     SQLite would write their changes into `file`, and delete them: call this before it opens `file`.
     """
-    file = file.resolve()
+    file = Path(os.path.realpath(file))
     if (
         _held.isdisjoint({file, file_identity(file)})
         and _is_in_use(file.with_name(f"{file.name}-shm"), _SHM_BYTE)

@@ -162,6 +162,7 @@ async def _validation_response(request: Request, faults: Sequence[Any]) -> Respo
             return problem_response(malformed_fields([invalid], 400))
     # In a thread, because the first call takes a quarter of a second.
     schema = await asyncio.to_thread(_request_schema, request)
+    faults = faults[:MAX_PROBLEM_ERRORS]
     errors = [field_error(fault["loc"], describe_fault(fault, schema)) for fault in faults]
     return problem_response(malformed_fields(errors, 422))
 

@@ -1,6 +1,9 @@
 """The link by which phones take part in a demo or a trial, and the round that waits for them."""
 
+import asyncio
+import ssl
 import stat
+from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,8 +12,11 @@ from typing import Any
 import pytest
 import segno
 from cryptography import x509
+from starlette.responses import Response
 from typer.testing import CliRunner
+from uvicorn.server import ServerState
 
+from blindtally import join_listener
 from blindtally.cli import app
 from blindtally.demo import join
 from blindtally.demo.own_file import Trial
@@ -72,6 +78,45 @@ def test_the_certificate_is_private_and_the_token_reaches_the_service_by_the_env
     assert JoinListener.of_environment() is None
     monkeypatch.setenv(JOIN_VARIABLE, listener.as_environment()[JOIN_VARIABLE])
     assert JoinListener.of_environment() == listener
+
+
+async def test_a_stranger_takes_few_connections_and_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(join, "network_address", lambda: "127.0.0.1")
+    monkeypatch.setattr(join_listener, "HEAD_SECONDS", 1)
+    monkeypatch.setattr(join_listener, "MAX_OF_ADDRESS", 3)
+    listener, state = join.make_listener(tmp_path), SimpleNamespace(state={})
+    server: Any = SimpleNamespace(server_state=ServerState(), lifespan=state, servers=[])
+    await listener.listen(server, Response())  # type: ignore[arg-type]
+    trusting = ssl.create_default_context(cafile=listener.certificate)
+    writers = list[asyncio.StreamWriter]()
+
+    async def connect(context: ssl.SSLContext | None = trusting) -> Any:
+        opened = await asyncio.open_connection(listener.host, listener.port, ssl=context)
+        writers.append(opened[1])
+        return opened
+
+    async def is_closed(reader: asyncio.StreamReader) -> bool:
+        try:
+            return await asyncio.wait_for(reader.read(), 10) == b""
+        except OSError:
+            return True
+
+    (silent, _), (idle, _), (endless, flood) = await connect(None), await connect(), await connect()
+    assert await is_closed((await connect(None))[0])
+    flood.write(b"GET / HTTP/1.1\r\nX: " + bytes(10**6))
+    assert b"400 Bad Request" in await endless.read()
+    assert await is_closed(silent)
+    assert await is_closed(idle)
+    await asyncio.sleep(1)
+    reader, writer = await connect()
+    writer.write(f"GET /{listener.token}/join/ab HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    for door in (*server.servers, *writers):
+        door.close()
+        with suppress(OSError):
+            await door.wait_closed()
 
 
 def test_the_qr_code_is_that_of_the_library_with_two_rows_in_a_line() -> None:

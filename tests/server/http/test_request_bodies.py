@@ -92,6 +92,23 @@ async def test_unfinished_bodies_of_one_sender_take_a_limited_memory(
             assert body_memory(served) == {}
 
 
+async def test_a_document_has_few_errors_because_each_takes_time(served: Served) -> None:
+    names = dict.fromkeys(map(str, range(request_limits.MAX_JSON_NAMES + 1)), 1)
+    refusal = await served.client.post("/v1/studies", json=names)
+    assert "at most 5,000 names" in refused(refusal, 413, "too-large")
+    ones = [1] * 50_000
+    for part, fields in (
+        ("domain", {"items": ones, "kind": "listed"}),
+        ("domain", {"segments": ones}),
+        ("committee", {"members": ones}),
+    ):
+        request = study_request()
+        request["question" if part == "domain" else "terms"][part] = fields
+        answer = await served.client.post("/v1/studies", json=request)
+        assert refused(answer, 422, "malformed")
+        assert len(answer.json()["errors"]) < 9
+
+
 async def test_a_body_that_is_stored_counts_no_longer_while_its_response_waits(
     served: Served,
 ) -> None:
