@@ -126,7 +126,7 @@ compose-test: $(VENV)/dev ## prove docker-compose.yml in a real Docker engine (m
 
 clean: ## remove .venv and everything made; databases and demo results stay
 	@$(BIN)/dmypy stop >/dev/null 2>&1 || true
-	rm -rf $(VENV) js/node_modules build dist site *.egg-info $(COMPILED) protocol/*/*_kernel.c protocol/*/*/*_kernel.c .mypy_cache .dmypy.json .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) js/node_modules js/types js/LICENSE build dist site *.egg-info $(COMPILED) protocol/*/*_kernel.c protocol/*/*/*_kernel.c .mypy_cache .dmypy.json .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp newer than pyproject.toml means that its dependencies are installed. The development
