@@ -64,7 +64,7 @@ def http_client(url: str) -> httpx.AsyncClient:
     options = http_options(url)
     if options["auth"] is not None:
         shown = shown_url(service_url(url))
-        raise ValueError(f"{shown} must have no user or password: devices show tickets instead")
+        raise ValueError(f"{shown} must have no user or password: devices show credentials instead")
     return httpx.AsyncClient(
         limits=httpx.Limits(max_connections=1, keepalive_expiry=KEEPALIVE_SECONDS),
         timeout=httpx.Timeout(RESPONSE_TIMEOUT_SECONDS, connect=CONNECT_SECONDS, pool=None),
