@@ -30,8 +30,12 @@ HEAD_SECONDS, CONNECTION_SECONDS = 10, 60
 
 @dataclass(frozen=True, slots=True)
 class JoinListener:
-    """Address, token and certificate (a PEM file with its key) of the listener."""
+    """Address, token and certificate (a PEM file with its key) of the listener.
 
+    Phones know it by the `name` of the certificate, which may be the address.
+    """
+
+    name: str
     host: str
     port: int
     certificate: str
@@ -39,7 +43,7 @@ class JoinListener:
 
     def url(self, study: str) -> str:
         """Return the link with which a browser takes part in a study."""
-        return f"https://{self.host}:{self.port}/{self.token}/join/{study}"
+        return f"https://{self.name}:{self.port}/{self.token}/join/{study}"
 
     def as_environment(self) -> Mapping[str, str]:
         """Return the variable that tells a service to listen."""

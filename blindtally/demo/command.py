@@ -242,7 +242,10 @@ def _run(
         if join:
             from blindtally.demo.join import make_listener
 
-            listener = make_listener(Path(temporary))
+            try:
+                listener = make_listener(Path(temporary))
+            except (OSError, ValueError) as error:
+                raise exit_with_error(f"the certificate cannot be used: {error}") from None
         service = ServerProcess(folder, is_open=True, join=listener)
         console.print(f"Starting a server: {service.url}/ shows the study in some seconds.")
         with service.handling_signals():

@@ -1,7 +1,8 @@
 """Link by which phones take part in a demo: its address, its certificate, and its QR code.
 
 WebCrypto exists on secure pages only, so the link is https. No authority signs a certificate for an
-address such as 192.168.1.5; the program signs its own, and phones warn of it.
+address such as 192.168.1.5; the program signs its own, and phones warn of it. A certificate that
+the environment gives, as for `serve`, has the name of this machine.
 """
 
 import os
@@ -20,12 +21,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from blindtally.console.terminal import Terminal
-from blindtally.demo.server_process import free_port
+from blindtally.demo.server_process import TLS_VARIABLES, free_port
 from blindtally.fleet_run.fleet_setup import SEATS_FOR_PEOPLE, WAIT_FOR_PEOPLE_SECONDS
 from blindtally.join_listener import JoinListener
 from client.process_files import open_private_file
 
 _SOMEWHERE: Final = ("192.0.2.1", 9)  # an address of documentation: nothing is sent to it
+_ALONE: Final = "127.0.0.1"
 _TOKEN_BYTES: Final = 16
 _VALID: Final = timedelta(days=7)
 # A character shows two modules, one below the other.
@@ -38,7 +40,7 @@ def network_address() -> str:
         try:
             probe.connect(_SOMEWHERE)
         except OSError:
-            return "127.0.0.1"
+            return _ALONE
         return str(probe.getsockname()[0])
 
 
@@ -46,11 +48,24 @@ def make_listener(folder: Path) -> JoinListener:
     """Return a listener in this machine's network, with a new token, and a certificate in `folder`.
 
     The file of the certificate has its key, and only its owner may read it.
+
+    Raises:
+        OSError, ValueError: if there is no certificate in a given file.
     """
     host, path = network_address(), folder / "join.pem"
+    given = [os.environ[name] for name in TLS_VARIABLES if os.environ.get(name)]
+    pem = b"\n".join(Path(file).read_bytes() for file in given) if given else _self_signed(host)
+    names = [
+        name
+        for extension in x509.load_pem_x509_certificate(pem).extensions
+        if isinstance(extension.value, x509.SubjectAlternativeName)
+        for name in extension.value.get_values_for_type(x509.DNSName)
+        if "*" not in name
+    ]
     with os.fdopen(open_private_file(path, os.O_EXCL), "wb") as file:
-        file.write(_self_signed(host))
-    return JoinListener(host, free_port(host), str(path), token_urlsafe(_TOKEN_BYTES))
+        file.write(pem)
+    name, token = next(iter(names), host), token_urlsafe(_TOKEN_BYTES)
+    return JoinListener(name, host, free_port(host), str(path), token)
 
 
 def _self_signed(host: str) -> bytes:
@@ -79,21 +94,22 @@ def print_invitation(console: Terminal, url: str) -> None:
     for line in qr_lines(url):
         console.print(line, style="black on white", soft_wrap=True)
     console.print(url, soft_wrap=True)
-    network = "this machine only, which has no network" if _is_alone(url) else "this network"
+    host = urlsplit(url).hostname
+    network = "this machine only, which has no network" if host == _ALONE else "this network"
     console.print(
         f"It works in {network}. The round waits for people for {WAIT_FOR_PEOPLE_SECONDS:.0f} "
         f"seconds, or until {SEATS_FOR_PEOPLE} have taken part.",
         soft_wrap=True,
     )
-    console.print(
+    warning = (
         "A phone warns that it does not know the certificate, which this program has made: choose "
-        "the details, and go on. Whoever has the link reaches its page, and nothing else here.",
+        "the details, and go on. "
+    )
+    console.print(
+        f"{'' if any(map(os.environ.get, TLS_VARIABLES)) else warning}Whoever has the link reaches "
+        "its page, and nothing else here.",
         soft_wrap=True,
     )
-
-
-def _is_alone(url: str) -> bool:
-    return ip_address(urlsplit(url).hostname or "").is_loopback
 
 
 def qr_lines(text: str) -> list[str]:

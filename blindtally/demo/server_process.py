@@ -26,6 +26,8 @@ MAX_DEVICES: Final = 1_000_000
 STOP_SECONDS: Final = 10.0
 _POLL_SECONDS = 0.05
 _SAFE_IN_PATH: Final = "/\\: "  # a URL's other characters have a meaning, as in a?b or a%41b
+# Of a listener for phones; this server has no TLS.
+TLS_VARIABLES: Final = ("BLINDTALLY_TLS_CERTIFICATE", "BLINDTALLY_TLS_KEY")
 _STOP_SIGNALS = ("SIGTERM", "SIGHUP")
 _LOG_TAIL_LINES = 15  # lines
 
@@ -102,7 +104,7 @@ class ServerProcess:
             self._process = subprocess.Popen(  # noqa: S603 - our own program
                 command,
                 env={
-                    **os.environ,
+                    **{name: os.environ[name] for name in os.environ.keys() - {*TLS_VARIABLES}},
                     PARENT_VARIABLE: "1",
                     **(self.join.as_environment() if self.join else {}),
                 },

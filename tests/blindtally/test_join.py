@@ -18,8 +18,10 @@ from uvicorn.server import ServerState
 
 from blindtally import join_listener
 from blindtally.cli import app
+from blindtally.console.terminal import Terminal
 from blindtally.demo import join
 from blindtally.demo.own_file import Trial
+from blindtally.demo.server_process import TLS_VARIABLES, ServerProcess
 from blindtally.fleet_run.answer_sentence import answer_sentences
 from blindtally.fleet_run.fleet_setup import SEATS_FOR_PEOPLE, WAIT_FOR_PEOPLE_SECONDS
 from blindtally.fleet_run.study_run import _verify_sums
@@ -78,6 +80,26 @@ def test_the_certificate_is_private_and_the_token_reaches_the_service_by_the_env
     assert JoinListener.of_environment() is None
     monkeypatch.setenv(JOIN_VARIABLE, listener.as_environment()[JOIN_VARIABLE])
     assert JoinListener.of_environment() == listener
+
+
+def test_a_given_certificate_names_the_link_and_is_of_this_listener_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(x509, "IPAddress", lambda _: x509.DNSName("phones.example.org"))
+    given = tmp_path / "given.pem"
+    given.write_bytes(join._self_signed("127.0.0.1"))
+    for name in TLS_VARIABLES:
+        monkeypatch.setenv(name, str(given))
+    listener = join.make_listener(tmp_path)
+    assert listener.url("ab").startswith(f"https://phones.example.org:{listener.port}/")
+    join.print_invitation(Terminal(), listener.url("ab"))
+    assert "A phone warns" not in capsys.readouterr().out
+    with ServerProcess(tmp_path, is_open=True, join=listener):  # it has no TLS of its own
+        ...
+    given.write_text("no certificate")
+    monkeypatch.chdir(tmp_path)
+    run = CliRunner().invoke(app, ["demo", "--sum", "one-shot", "--join", "--out", "x"])
+    assert (run.exit_code, "certificate cannot be used" in run.output) == (2, True)
 
 
 async def test_a_stranger_takes_few_connections_and_no_memory(
