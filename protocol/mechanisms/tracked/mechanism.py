@@ -84,6 +84,8 @@ from secagg.oneshot.field import MAX_PRIME
 from secagg.oneshot.moduli import Moduli
 from secagg.ring import Ring, Vector
 
+_ONE_OPTION = replace(CONTRIBUTION, default="1")
+
 
 class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
     """Counts known items exactly, and finds new ones in a table."""
@@ -108,13 +110,7 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
                 "Counts of listed options",
                 "How many devices hold each option of a list, counted exactly.",
                 {"domain.kind": "listed"},
-                (
-                    OPTIONS,
-                    replace(CONTRIBUTION, default="1"),
-                    THRESHOLD,
-                    MESSAGE_BYTES,
-                    *STOP_FIELDS,
-                ),
+                (OPTIONS, _ONE_OPTION, THRESHOLD, MESSAGE_BYTES, *STOP_FIELDS),
             ),
         ),
         items_note="Items found in earlier rounds are counted outside the table and need no "
@@ -189,11 +185,7 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
         tracked = np.flatnonzero(rows >= 0)
         counts = np.zeros(len(counters.rows), dtype=np.int64)
         np.add.at(counts, rows[tracked], totals[tracked])
-        fetched = (
-            [(names[i], items[i], int(totals[i])) for i in tracked.tolist()]
-            if plan.string_pieces
-            else []
-        )
+        fetched = ((names[i], items[i], int(totals[i])) for i in tracked.tolist())
         rest = held.with_counts(np.where(rows[held.item_indices] < 0, held.counts, 0))
         untracked = KeyedHistograms(rest, whole.keys)
         coins = uniform_floats(chance, len(rest.counts))
@@ -399,7 +391,9 @@ def _draft(
         max_total = terms.max_devices * question.contribution
         counters = Counters(choose_counters(forecast, spare), max_total)
     nbytes -= moduli.nbytes_of(counters.lanes)
-    strings = plan.fetch_schedule.next_pieces(forecast, counters, nbytes, table_bytes)
+    alone = _plan_residual(plan, answer, forecast.state, counters, moduli, nbytes)
+    least = table_bytes, max(table_bytes, alone.readable_bytes(nbytes, plan.t))
+    strings = plan.fetch_schedule.next_pieces(forecast, counters, nbytes, *least)
     nbytes -= moduli.lane_bytes(strings.lane) if strings.pieces else 0
     untracked = _plan_residual(plan, answer, forecast.state, counters, moduli, nbytes)
     if prime and (untracked.max_value >= prime or not untracked.has_room(nbytes)):

@@ -137,8 +137,7 @@ class ResidualSampling:
         factor = keys / max(1.0, limit - margin) / devices_factor
         factor = float(np.clip(factor, 1 / tuning.MAX_T_FACTOR, tuning.MAX_T_FACTOR))
         t = self.t * devices_factor * factor
-        max_t = tuning.MAX_T_PER_WORST_CASE * worst_case_threshold(self.question, self.terms)
-        t = min(coarse_threshold(max(1.0, t)), max_t)
+        t = min(coarse_threshold(max(1.0, t)), self._max_t)
         sampling = ThresholdSampler(t, self.question.contribution)
         units = values * self.sampler.unit / sampling.unit
         headroom = tuning.MIN_VALUE_HEADROOM * sampling.max_item_units
@@ -146,6 +145,18 @@ class ResidualSampling:
         all_tokens = likely_max_value(self.question, self.terms, t)
         max_value = int(min(all_tokens, max(expected, tuning.NEW_ITEM_TOKEN_SHARE * all_tokens)))
         return replace(self, t=t, max_value=max_value, expected_units=min(units, all_tokens))
+
+    def readable_bytes(self, nbytes: int, last_t: float) -> int:
+        """Return the bytes to which this table of `nbytes` may shrink while t follows."""
+        most = min(tuning.MAX_T_FACTOR_FOR_STRINGS * last_t, self._max_t)
+        limit, margin = capacity(self.cells_and_classes(nbytes)), tuning.TABLE_MARGIN_SDS
+        keys = (limit - margin * math.sqrt(limit)) * min(1.0, self.t / most)
+        cells = cells_for(math.ceil(max(1.0, keys + margin * math.sqrt(keys))))
+        return cell_of_table(self._cell, cells).nbytes(cells) + self._thinned_bytes
+
+    @property
+    def _max_t(self) -> float:
+        return tuning.MAX_T_PER_WORST_CASE * worst_case_threshold(self.question, self.terms)
 
     @property
     def _cell(self) -> CellFormat:

@@ -10,12 +10,10 @@ a dishonest one may fetch the string of a key that one device holds. Devices ref
 study asks for (`TrackedPlan.history_faults`): each string takes a round for each piece, after the
 first round, and not more strings are fetched than can be heavy.
 
-Counters may take `MAX_COUNTER_BYTES_SHARE` of a round's bytes. Strings take a share of the other
-bytes, or more if that share holds no piece. A share of all bytes is guaranteed, regardless of the
-counters. The size of a piece is the same for the whole study, and such that the guaranteed share
-can fetch the longest string in the rounds of the study. Items that will be heavy are fetched first,
-the heaviest before the others, at `FETCH_RATE` times the rate that completes all strings by the
-end.
+Counters may take `MAX_COUNTER_BYTES_SHARE` of a round's bytes. Strings take of the other bytes what
+`_useful_pieces` weighs, up to a table that can be read, and one piece in any case. All pieces of a
+study have one size, with which a guaranteed share of all bytes can fetch the longest string in its
+rounds. Strings that are nearly complete come first, and then those of the heaviest items.
 """
 
 import json
@@ -32,7 +30,7 @@ from protocol.domains.hashed import Hashed
 from protocol.mechanisms.iblt.sampled_table import too_small
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import Counters
-from protocol.mechanisms.tracked.forecast import Forecast, is_near_end, likely_heavy
+from protocol.mechanisms.tracked.forecast import Forecast, likely_heavy
 from protocol.mechanisms.tracked.split_counters import SplitCounters
 from protocol.numerics.finite_fields import widest_prime
 from protocol.public_model import PublicModel
@@ -66,8 +64,7 @@ class StringPieces:
     @property
     def lane(self) -> Lane:
         """Return the lane of the pieces, piece by piece."""
-        p = self.moduli.prime
-        p = p or widest_prime(max(self.max_count, 2 ** (8 * NUMBER_BYTES) - 1))
+        p = self.moduli.prime or widest_prime(max(self.max_count, 2 ** (8 * NUMBER_BYTES) - 1))
         return Lane(p, max(1, self.elements * len(self.pieces)))
 
     @property
@@ -148,16 +145,14 @@ class KnownStrings:
 
     def store_in(self, state: StudyState) -> StudyState:
         known = {name: raw.hex() for name, raw in self.partial.items()}
-        known |= {
-            name: item.encode().hex() + _COMPLETE_MARK for name, item in self.complete.items()
-        }
+        ended = {name: item.encode().hex() for name, item in self.complete.items()}
+        known |= {name: raw + _COMPLETE_MARK for name, raw in ended.items()}
         return state.with_array(_STRINGS_ARRAY, np.frombuffer(json.dumps(known).encode(), np.uint8))
 
     def next_piece(self, name: str, numbers: int) -> StringPiece:
         """Return the next piece, of `numbers` numbers, of a name whose string is not complete."""
-        return StringPiece(
-            name=name, piece=len(self.partial.get(name, b"")) // (NUMBER_BYTES * numbers)
-        )
+        fetched = len(self.partial.get(name, b""))
+        return StringPiece(name=name, piece=fetched // (NUMBER_BYTES * numbers))
 
     def expected_pieces(self, numbers: int) -> float:
         """Return the mean number of pieces, of `numbers` numbers, of the known strings."""
@@ -184,6 +179,20 @@ class KnownStrings:
         except UnicodeDecodeError:
             return None
         return item if item in self.domain and self.domain.name(item) == name else None
+
+
+def _useful_pieces(pieces_left: float, rounds_left: int, fitting: int) -> int:
+    """Return how many pieces of a round, of `fitting`, gain more F1 than cells in their place.
+
+    A string of k pieces names one item: a piece gains 1 / k items if it would be missing at the
+    end. A cell gains nothing then, because the string of what it finds would be missing too. If
+    later rounds have room for a piece, it gains nothing, and a cell gains what it finds. The known
+    strings take a part x of the room in all rounds left. More items will come, so pieces come first
+    up to 1 + x times the even rate, twice at most. For example, 200 strings of 4 pieces are missing
+    with 20 rounds left: 40 pieces in each. Of 100 that fit, x = 0.4, and 56 are useful.
+    """
+    rate = pieces_left / max(1, rounds_left)
+    return math.ceil(rate * (1 + min(1.0, rate / max(1, fitting))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,10 +242,12 @@ class FetchSchedule:
         counters: Counters | SplitCounters,
         nbytes: int,
         min_table_bytes: int,
+        readable_table_bytes: int,
     ) -> StringPieces:
-        """Return the next pieces of strings of items that will be heavy, the heaviest first.
+        """Return the next pieces of strings of items that will be heavy, late pieces first.
 
-        The counters leave `nbytes` for pieces and a table, which takes `min_table_bytes` or more.
+        The counters leave `nbytes` for pieces and a table. It takes `min_table_bytes` or more
+        beside one piece, and `readable_table_bytes` or more beside several.
         """
         domain = self.question.domain
         if not isinstance(domain, Hashed) or not counters.items:
@@ -244,22 +255,15 @@ class FetchSchedule:
         strings, numbers = KnownStrings.from_state(domain, forecast.state), self._piece_numbers
         missing = [name for name in likely_heavy(forecast) if name in counters.rows]
         missing = [name for name in missing if name not in strings.complete]
-        listed = tuple(strings.next_piece(name, numbers) for name in missing)
-        wanted = self.pieces_of(listed, counters.moduli)
-        single = min(1, wanted.pieces_in_bytes(int(tuning.MAX_PIECE_BYTES_SHARE * nbytes)))
-        near_end = is_near_end(forecast.plan)
-        rounds_left = max(1, self.rounds - forecast.plan.round)
-        pieces_left = len(missing) * strings.expected_pieces(numbers)
-        # Pieces that are needed to finish by the end; more than these are for failures.
-        late_bytes = int(tuning.STRING_BYTES_SHARE_IF_LATE * nbytes)
-        needed = min(math.ceil(pieces_left / rounds_left), wanted.pieces_in_bytes(late_bytes))
-        share = tuning.STRING_BYTES_SHARE_NEAR_END if near_end else tuning.STRING_BYTES_SHARE
-        usual = wanted.pieces_in_bytes(int(share * nbytes))
-        fitting = wanted.pieces_in_bytes(max(0, nbytes - min_table_bytes))
-        rate = tuning.FETCH_RATE_NEAR_END if near_end else tuning.FETCH_RATE
-        useful = math.ceil(rate * pieces_left / rounds_left)
-        most = min(max(single, needed, usual), fitting, useful)
-        return replace(wanted, pieces=wanted.pieces[:most])
+        listed = sorted((strings.next_piece(x, numbers) for x in missing), key=lambda x: -x.piece)
+        wanted = self.pieces_of(tuple(listed), counters.moduli)
+        single = wanted.pieces_in_bytes(int(tuning.MAX_PIECE_BYTES_SHARE * nbytes))
+        guaranteed = min(1, single, wanted.pieces_in_bytes(max(0, nbytes - min_table_bytes)))
+        fitting = wanted.pieces_in_bytes(max(0, nbytes - readable_table_bytes))
+        expected = strings.expected_pieces(numbers)
+        pieces_left = sum(max(1.0, expected - each.piece) for each in listed)
+        useful = _useful_pieces(pieces_left, self.rounds - forecast.plan.round, fitting)
+        return replace(wanted, pieces=wanted.pieces[: max(guaranteed, min(fitting, useful))])
 
     @property
     def _piece_numbers(self) -> int:

@@ -132,16 +132,7 @@ SINGLETON_LIMIT = 1.5  # sampled tokens below which a key counts as sampled once
 MIN_PIECE_NUMBERS = 3  # numbers of 3 bytes in a piece: most words, with their end, fit in one piece
 FETCH_ROUNDS_DIVISOR = 3  # part of the rounds (1 / divisor) that fetches the longest string
 MAX_COUNTER_BYTES_SHARE = 0.75  # fraction of a round's bytes that counters may take
-# Fraction of the bytes without counters for strings. With 0.3 here and 2.0 as `FETCH_RATE`, the
-# mean F1 of four populations (cities, git words, domains, web words, two runs each) was 0.947,
-# where it is 0.946: within the noise.
-STRING_BYTES_SHARE = 0.1
-# The same if the strings would not all arrive by the end, where words are few.
-STRING_BYTES_SHARE_IF_LATE = 0.3
-STRING_BYTES_SHARE_NEAR_END = 0.4  # the same near the end, when new items will rarely become heavy
-# Pieces per round, in multiples of the rate at which all strings arrive by the end.
-FETCH_RATE = 1.25
-FETCH_RATE_NEAR_END = 2.0
+MAX_T_FACTOR_FOR_STRINGS = 2.0  # factor by which a round's strings may raise t
 MAX_PIECE_BYTES_SHARE = 0.5  # fraction of the bytes without counters that one piece may take
 # Fraction of all bytes that strings can always have: a consequence of the two limits.
 GUARANTEED_STRING_BYTES_SHARE = MAX_PIECE_BYTES_SHARE * (1 - MAX_COUNTER_BYTES_SHARE)
