@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 JOIN_VARIABLE: Final = "_BLINDTALLY_JOIN"
 # A browser opens about six connections, and a long poll takes 25 seconds.
 MAX_CONNECTIONS, MAX_OF_ADDRESS = 200, 20
-HEAD_SECONDS, CONNECTION_SECONDS = 10, 60
+HEAD_SECONDS, CONNECTION_SECONDS, ANSWER_SECONDS = 10, 60, 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,8 @@ class _Door:
     """Lets few connections in at a time, of all addresses and of each, and ends slow ones.
 
     There is no proxy before this listener, and uvicorn has no such limits. A connection has its
-    first request after `HEAD_SECONDS`, and ends after `CONNECTION_SECONDS`, once it is answered.
+    first request after `HEAD_SECONDS`, and ends after `CONNECTION_SECONDS`, once it is answered, or
+    `ANSWER_SECONDS` later. What its bytes do to its protocol ends no other connection.
     """
 
     def __init__(
@@ -124,18 +125,21 @@ class _Door:
                     connection.close()
 
     async def _serve(self, connection: socket, host: str) -> None:
-        loop, protocol = asyncio.get_running_loop(), self._new_protocol()
+        loop, protocol, transport = asyncio.get_running_loop(), self._new_protocol(), None
+        limits = {"ssl_handshake_timeout": HEAD_SECONDS, "ssl_shutdown_timeout": HEAD_SECONDS}
         try:
-            with suppress(OSError):  # such as a failed handshake
+            with suppress(Exception):  # such as a failed handshake
                 transport, _ = await loop.connect_accepted_socket(
-                    lambda: protocol, connection, ssl=self._ssl, ssl_handshake_timeout=HEAD_SECONDS
+                    lambda: protocol, connection, ssl=self._ssl, **limits
                 )
-                for second in range(CONNECTION_SECONDS):
-                    if transport.is_closing():
-                        return
-                    if second == HEAD_SECONDS and protocol.cycle is None:
-                        transport.abort()
+                for second in range(CONNECTION_SECONDS + ANSWER_SECONDS):
+                    is_silent = second == HEAD_SECONDS and protocol.cycle is None
+                    if is_silent or protocol not in protocol.connections:
+                        break
+                    if second == CONNECTION_SECONDS:
+                        protocol.shutdown()
                     await asyncio.sleep(1)
-                protocol.shutdown()
         finally:
+            if transport is not None:
+                transport.abort()
             self._open[host] -= 1

@@ -19,6 +19,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 Running: TypeAlias = Coroutine[Any, Any, None]
+MAX_CONNECTIONS = 64  # one more gets a 503
+# A registrar's proof may take half of it. h11 is the parser of uvicorn that has such a limit.
+MAX_HEADER_BYTES = 2**14
 
 
 def status_routes(registry: CollectorRegistry, fault: Callable[[], str]) -> list[Route]:
@@ -36,9 +39,9 @@ def status_routes(registry: CollectorRegistry, fault: Callable[[], str]) -> list
 
 async def page_server(app: Starlette, host: str, port: int, **options: Any) -> None:  # noqa: ANN401
     """Serve `app`, with `options` of uvicorn, until cancelled."""
-    config = uvicorn.Config(
-        app, host, port, log_level="warning", log_config=None, access_log=False, **options
-    )
+    options |= {"http": "h11", "h11_max_incomplete_event_size": MAX_HEADER_BYTES}
+    options |= {"log_level": "warning", "log_config": None, "access_log": False}
+    config = uvicorn.Config(app, host, port, limit_concurrency=MAX_CONNECTIONS, **options)
     config.timeout_graceful_shutdown = 1
     server = uvicorn.Server(config)
     try:

@@ -37,10 +37,6 @@ if TYPE_CHECKING:
 
 DRAWS_SUFFIX = ".draws"
 RECORD_SUFFIX = ".enrolments"
-# A device that connects as one more gets a 503, and tries again.
-MAX_CONNECTIONS = 64
-# A proof may take half of a request's headers.
-MAX_HEADER_BYTES = 2**14
 KeyArgument = Annotated[Path, Argument(metavar="FILE", help="Key file of the registrar.")]
 
 registrar = typer.Typer(
@@ -236,14 +232,7 @@ async def _run(
             http = await stack.enter_async_context(http_client(url))
             print_line(f"it seats the rounds at {shown_url(url)}")
             seating = registrar.serve(Transport(http), key, report)
-        # h11 is the parser of uvicorn that limits the size of headers.
-        devices = page_server(
-            service.app(),
-            *address,
-            http="h11",
-            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-            limit_concurrency=MAX_CONNECTIONS,
-        )
+        devices = page_server(service.app(), *address)
         await run_together(devices, seating)
 
 

@@ -60,8 +60,8 @@ def _headline(study: StudyView, event: DpEvent) -> str:
     devices = study.terms.min_summed
     kind = "noisy" if isinstance(event, SkellamNoiseEvent) else "exact"
     return (
-        f"Only {kind} sums of at least {devices:,} devices could be read, never the data of one "
-        "device."
+        f"Only {kind} sums of at least {devices:,} devices could be read, never which device holds "
+        "what."
     )
 
 
@@ -105,7 +105,7 @@ def _masked(terms: Terms) -> Iterator[str]:
     """Yield sentences on the masks of pairwise sums."""
     group = summed_group(terms)
     yield (
-        "The data of any one device. A device masks its table, and the masks cancel only in the "
+        "Which device holds what. A device masks its table, and the masks cancel only in the "
         f"sum of its {group}."
     )
     dropouts = terms.minimum - terms.min_summed
@@ -122,7 +122,7 @@ def _hidden_by_committee(committee: AnyCommitteeTerms, terms: Terms) -> Iterator
     size, named = committee.largest, _named_members(committee)
     count = f"{size}" if size == named else f"{size} of {named}"
     yield (
-        f"The data of any one device. A device shares its table among {count} "
+        f"Which device holds what. A device shares its table among {count} "
         f"{_members_name(committee)}. Each of them sends one sum of its shares, over one set of "
         "devices."
     )

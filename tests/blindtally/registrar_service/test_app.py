@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from time import monotonic
@@ -12,11 +13,15 @@ from unittest.mock import patch
 
 import httpx
 import pytest
+import stamina
+from starlette.applications import Starlette
 
+from blindtally.demo.server_process import free_port
 from blindtally.registrar_service import app
 from blindtally.registrar_service.app import MAX_BODY_BYTES, RegistrarService
 from blindtally.registrar_service.enrolment_record import EnrolmentRecord
 from blindtally.registrar_service.proofs import by_tokens
+from blindtally.status_page import page_server
 from client.committee.registrar import DrawRecord, Registrar
 from protocol.api.messages import SignatureRequest
 from protocol.mechanisms.registry import parse_question
@@ -224,3 +229,16 @@ async def test_a_registrar_that_seats_is_healthy_while_the_service_shows_its_rou
     assert service.fault() == ""
     seats.last_contact = monotonic() - 100
     assert service.fault() == "the service does not show its rounds"
+
+
+async def test_a_head_without_end_takes_no_memory_of_a_registrar_or_a_member() -> None:
+    port = free_port()
+    serving = asyncio.create_task(page_server(Starlette(), "127.0.0.1", port))
+    async for attempt in stamina.retry_context(on=OSError, wait_initial=0.05):
+        with attempt:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET / HTTP/1.1\r\nX: " + b"a" * 10**6)
+    with suppress(ConnectionError):  # with and without its 400, it ends the connection
+        await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    serving.cancel()
