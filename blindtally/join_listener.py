@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 JOIN_VARIABLE: Final = "_BLINDTALLY_JOIN"
-# A browser opens about six connections, and a long poll takes 25 seconds.
-MAX_CONNECTIONS, MAX_OF_ADDRESS = 200, 20
+# A browser opens six connections, several may share an address, and a long poll takes 25 seconds.
+MAX_CONNECTIONS, MAX_OF_ADDRESS = 200, 60
 HEAD_SECONDS, CONNECTION_SECONDS, ANSWER_SECONDS = 10, 60, 30
 
 

@@ -92,7 +92,7 @@ export class Journal {
     for (let known = -1; ; ) {
       const lines = await this.#tried(() => this.#store.read());
       if (lines.length === known || !lines.every(isLine)) {
-        throw new JournalError("another program changed the journal, so nothing more is sent");
+        throw new JournalError("another program changed the journal: nothing is sent");
       }
       const line = decide(lines);
       if (!line) return lines;

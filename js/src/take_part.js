@@ -125,7 +125,7 @@ async function participate(part) {
   const refusal = await transport.send("PUT", path, options).then(() => null, (error) => error);
   // A problem with a type is the service's own, not a proxy's.
   if (!refusal || (refusal.type && FINAL_STATUSES.includes(refusal.status))) {
-    await journal.forget(digest);
+    await journal.forget(digest).catch(() => null); // it is sent again, and counts once
   }
   if (refusal?.type === "no-round") refusal.type = "wrong-phase"; // this round takes no more
   if (refusal) throw refusal;

@@ -87,7 +87,7 @@ export class Transport {
     if (bytes || json) headers.set("content-type", `application/${json ? "json" : "octet-stream"}`);
     const line = ((bytes?.length ?? 0) + maxBytes) / MIN_BYTES_PER_SECOND;
     let [status, retryAfter, type] = [0, 0, ""];
-    let detail = `${this.url} is out of reach: check that the service runs there`;
+    let detail = `${this.url} is out of reach: check that it runs`;
     try {
       const answer = await fetch(`${this.url}/v1${path}`, {
         method, headers, body: json ? JSON.stringify(json) : bytes,

@@ -63,7 +63,7 @@ _OWN_NAMES: Final = frozenset({"IntegrityError", "DataError", "ProgrammingError"
 # These errors need no new connection: the file is as it was.
 _LOCKED_SQLITE_CODES: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 # "cached plan must not change result type", invalid_sql_statement_name
-_PREPARED_STATEMENT_SQLSTATES: Final = ("0A000", "26000")
+_CONNECTION_SQLSTATES: Final = ("0A000", "25006", "26000", "57014")
 # The schema has no rule of these kinds.
 _FOREIGN_RULES: Final = ("SQLITE_CONSTRAINT_CHECK", "SQLITE_CONSTRAINT_TRIGGER")
 _MAX_NAME_BYTES: Final = 63  # of a name of PostgreSQL
@@ -135,12 +135,13 @@ def needs_new_connections(error: BaseException) -> bool:
     """Return whether a database may continue to fail on the connections that it has after `error`.
 
     A connection of SQLite keeps pages that it has read, and stays read-only if it was opened so.
-    One of PostgreSQL keeps its prepared statements.
+    One of PostgreSQL keeps its prepared statements, and the defaults with which it began: to read
+    only, or to end a statement after a time.
     """
     driver = _driver_error(error)
     if (code := _sqlite_code(driver)) is not None:
         return is_outage(error) and code not in _LOCKED_SQLITE_CODES
-    return _sqlstate(driver) in _PREPARED_STATEMENT_SQLSTATES
+    return _sqlstate(driver) in _CONNECTION_SQLSTATES
 
 
 def error_code(error: BaseException) -> str:

@@ -96,7 +96,11 @@ async function join(items) {
 
 /** @param {string} text which the page also shows later, if a message was recorded */
 async function end(text) {
-  if (await hasTakenPart()) localStorage.setItem(memory, text);
+  try {
+    if (await hasTakenPart()) localStorage.setItem(memory, text);
+  } catch {
+    // The page forgets the text; the journal is another store.
+  }
   say(text, text.startsWith(COUNTED) ? "good" : "fault");
 }
 
@@ -118,7 +122,12 @@ async function goOn() {
     say("Sending the message again…");
     return join([]);
   }
-  const text = localStorage.getItem(memory) ?? "This browser has sent its message.";
+  let text = "This browser has sent its message.";
+  try {
+    text = localStorage.getItem(memory) ?? text;
+  } catch {
+    // A browser may have no such store.
+  }
   say(`${text} ${ONCE}`, text.startsWith(COUNTED) ? "good" : "");
 }
 

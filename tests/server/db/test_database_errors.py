@@ -147,7 +147,7 @@ def test_what_helps_against_an_outage_follows_from_its_code() -> None:
     assert not is_full(of_sqlite("SQLITE_CORRUPT"))
     for code in ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_READONLY", "SQLITE_IOERR_READ"):
         assert needs_new_connections(wrapped(of_sqlite(code))), code
-    for state, expected in {"0A000": True, "26000": True, "42P01": False}.items():
+    for state, expected in {"0A000": True, "26000": True, "25006": True, "42P01": False}.items():
         error = wrapped(psycopg_errors.lookup(state)("a message"))
         assert needs_new_connections(error) is expected, state
     for code in ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CONSTRAINT_UNIQUE"):
