@@ -151,9 +151,9 @@ class AsyncSender:
             check_encoding(response)
         if "text/event-stream" not in response.headers.get("content-type", ""):
             raise UnreadableAnswerError.at(response.url)
-        events = _within_limit(response)
+        events, status = _within_limit(response), response.status_code
         headers, request = response.headers, response.request
-        return EventSource(httpx.Response(200, headers=headers, request=request, content=events))
+        return EventSource(httpx.Response(status, headers=headers, request=request, content=events))
 
     @property
     def is_closed(self) -> bool:

@@ -391,11 +391,12 @@ def _draft(
         max_total = terms.max_devices * question.contribution
         counters = Counters(choose_counters(forecast, spare), max_total)
     nbytes -= moduli.nbytes_of(counters.lanes)
-    alone = _plan_residual(plan, answer, forecast.state, counters, moduli, nbytes)
-    least = table_bytes, max(table_bytes, alone.readable_bytes(nbytes, plan.t))
-    strings = plan.fetch_schedule.next_pieces(forecast, counters, nbytes, *least)
-    nbytes -= moduli.lane_bytes(strings.lane) if strings.pieces else 0
     untracked = _plan_residual(plan, answer, forecast.state, counters, moduli, nbytes)
+    least = table_bytes, max(table_bytes, untracked.readable_bytes(nbytes, plan.t))
+    strings = plan.fetch_schedule.next_pieces(forecast, counters, nbytes, *least)
+    if strings.pieces:
+        nbytes -= moduli.lane_bytes(strings.lane)
+        untracked = _plan_residual(plan, answer, forecast.state, counters, moduli, nbytes)
     if prime and (untracked.max_value >= prime or not untracked.has_room(nbytes)):
         return None
     cells = untracked.cells_and_classes(nbytes)
