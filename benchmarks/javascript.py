@@ -4,7 +4,7 @@
 
 npm installs `@divviup/prio3` 0.8 from its registry into a temporary folder. Its Prio3Histogram is
 the only open client for browsers that hides a histogram from all servers together. Both make
-messages in the same run, in Node: the goals of ours are a fifth of the time and of the bytes there.
+messages in the same run, in Node: the goals are a fifth of its time and its bytes.
 
 **Prio3 proves its inputs**: that each device adds 1 to one entry. Our message proves only that its
 shares are of one polynomial, so a device can add what it wants. A proof needs a large field: each
@@ -40,8 +40,9 @@ from tests.js.node import NODE, ROOT, SITE, run_node, run_page
 _PRIO3: Final = "@divviup/prio3@0.8"
 _FOLDER: Final = Path(__file__).parent
 _BUNDLE: Final = ROOT / "server" / "pages" / "static" / "blindtally-device.js"
-_ELEMENTS: Final = 490  # of `tracked`, with 367 words
-_FIRST_BYTES: Final = 1400  # of a message with so many elements
+# With 367 words, a vector of `tracked` has 490 elements, and its message more than 1,400 bytes.
+_ELEMENTS: Final = 490
+_FIRST_BYTES: Final = 1400
 _WORDS: Final = ("hello", "brunch", "selfie")
 _PEAK: Final = re.compile(r"VmHWM:\s+(\d+) kB")
 

@@ -60,7 +60,8 @@ def check_output_path(path: str | None) -> str | None:
     if not path or path.startswith("--"):
         place = f" before {path}" if path else ""
         raise typer.BadParameter(f"there is no path{place}; - is stdout")
-    target = Path(os.path.realpath(path))  # a loop of links is no error here
+    # A loop of links raises no error here, unlike in `resolve`.
+    target = Path(os.path.realpath(path))
     if target.is_dir() or path.endswith("/"):
         raise typer.BadParameter(f"cannot write {path}: it is a folder")
     if not target.parent.is_dir():
@@ -126,7 +127,8 @@ def atomic_write(path: Path, *, is_secret: bool = False) -> Iterator[Path]:
     Raises:
         typer.Exit: if the file cannot be written.
     """
-    target = Path(os.path.realpath(path))  # so that a link is kept
+    # The file is written where a link leads, so the link is kept.
+    target = Path(os.path.realpath(path))
     part = target.with_name(f".{target.stem}.{os.getpid()}{target.suffix}")
     if target.exists() and not target.is_file():  # a pipe, which cannot be replaced, or a folder
         part = target

@@ -41,12 +41,12 @@ QUESTION = parse_question(
 OPERATORS = tuple(Identity.generate(SystemRandom()) for _ in range(5))
 MEMBERS = [each.public.hex() for each in OPERATORS]
 COMMITTEE = CommitteeTerms(members=tuple(MEMBERS))
-N = FLEET + IN_NODE + 5  # with five browsers the round is full
+ENTERED = ("pear",), ("fig", "pear"), ("7", "fig"), ("pear", "99"), ("fig",)
+N = FLEET + IN_NODE + len(ENTERED)
 TERMS = Terms(cohort_size=N, minimum=3, sum="one-shot", committee=COMMITTEE)
 LIMITS: dict[str, Any] = {"min_cohort": 3, "min_threshold": 1, "accept_exact_estimates": True}
 LIMITS |= {"trust_server_identities": True, "committee": MEMBERS}
 COUNTED = "This browser was counted"
-ENTERED = ("pear",), ("fig", "pear"), ("7", "fig"), ("pear", "99"), ("fig",)
 # What happens to a page's message: nothing, its answer is lost, or the message is. The last page is
 # the example.
 LOSSES = None, None, Route.fetch, Route.abort
