@@ -12,51 +12,43 @@
 
 import { floor, log2, max, min, range } from "./arithmetic.js";
 import { hex, statement, taggedHash, unhex } from "./bytes.js";
-import { RefusedError, checked, must } from "./errors.js";
+import { checked, must, refuse } from "./errors.js";
 import { MAX_PRIME, suitablePrime } from "./field.js";
 import { checkIdentity, verify } from "./keys.js";
 
 /** @import { Bytes } from "./bytes.js" */
 
-/**
- * @typedef {ReturnType<typeof numbersOf>} Parameters
- * @typedef {Awaited<ReturnType<typeof readCommittee>>} Committee
- * @typedef {{operators: string[]} | {registrar: Bytes}} Authority
- * @typedef {{committee: Committee, authority: Authority}} Session
- */
+/** @typedef {ReturnType<typeof numbersOf>} Parameters */
+/** @typedef {Awaited<ReturnType<typeof readCommittee>>} Committee */
+/** A committee, and the keys of those who must have signed it: of operators, each one its own key.
+ * @typedef {{committee: Committee, operators?: string[], registrar?: string}} Session */
 
 const RATE_TOLERANCE = 1e-14; // 0.2 of 1,000 counts as 200
 const HEAD_BYTES = 52;
 const ENTRY_BYTES = 128;
 
 /** Return the numbers m, A, D and t of a committee that can be. @param {number} members @param
- * {number} corrupt @param {number} dropouts @param {number} [t] */
-function numbersOf(members, corrupt, dropouts, t) {
-  const most = members - dropouts - corrupt;
-  const threshold = t ?? most;
-  const canBe = members > corrupt + 2 * dropouts && threshold > corrupt && threshold <= most;
-  must(canBe, `${members} members are too few if ${corrupt} collude and ${dropouts} drop out`);
+ * {number} corrupt @param {number} dropouts @param {number} [threshold] */
+function numbersOf(members, corrupt, dropouts, threshold = members - dropouts - corrupt) {
+  const isFeasible = members > corrupt + 2 * dropouts && threshold > corrupt
+    && threshold <= members - dropouts - corrupt;
+  must(isFeasible, `${members} members are too few for ${corrupt} colluders, ${dropouts} dropouts`);
   return { members, corrupt, dropouts, threshold };
 }
 
-/** Return a part of a number, rounded down. @type {(rate: number, count: number) => number} */
-const floorOfRate = (rate, count) => floor((rate + RATE_TOLERANCE) * count);
-
 /** Return the numbers of the committee with all members that a plan's terms name: of operators, or
  * of volunteers. Throws a MalformedError if none can be. @type {(terms: any) => Parameters} */
-export function committeeParameters(terms) {
-  const { volunteers, size, members, corrupt, dropout, sigma, eta } = terms;
-  if (!volunteers) {
-    const named = members.length;
-    return numbersOf(named, floorOfRate(corrupt, named), floorOfRate(dropout, named));
-  }
+export function committeeParameters({ volunteers, size, members, corrupt, dropout, sigma, eta }) {
+  const people = volunteers ?? members.length;
+  const [colluding, missing] = [corrupt, dropout].map((rate) =>
+    floor((rate + RATE_TOLERANCE) * people));
+  if (!volunteers) return numbersOf(people, colluding, missing);
   const logs = [0]; // of factorials
   for (let n = 1; n <= volunteers; n++) logs.push(logs[n - 1] + log2(n));
   const choices = (/** @type {number} */ n, /** @type {number} */ k) =>
     k > n ? -Infinity : logs[n] - logs[k] - logs[n - k];
   // The smallest number of marked members that a draw exceeds with probability 2^-exponent.
-  const drawn = (/** @type {number} */ rate, /** @type {number} */ exponent) => {
-    const marked = floorOfRate(rate, volunteers);
+  const drawn = (/** @type {number} */ marked, /** @type {number} */ exponent) => {
     let number = min(marked, size);
     for (let above = 0; number > 0; number--) {
       const draws = choices(marked, number) + choices(volunteers - marked, size - number);
@@ -65,7 +57,7 @@ export function committeeParameters(terms) {
     }
     return number;
   };
-  return numbersOf(size, drawn(corrupt, sigma), drawn(dropout, eta));
+  return numbersOf(size, drawn(colluding, sigma), drawn(missing, eta));
 }
 
 /** Return the numbers of the largest committee of a plan's terms. @type {(terms: any) =>
@@ -93,21 +85,21 @@ export async function readCommittee(bytes) {
   const end = HEAD_BYTES + members * ENTRY_BYTES;
   must(members > 0 && (bytes.length - end) % 64 === 0, "a committee is cut off");
   const head = new DataView(bytes.buffer, bytes.byteOffset);
-  const [number, m, corrupt, dropouts, t] = range(5).map((i) => head.getUint32(32 + 4 * i));
-  must(m === members, `a committee of ${m} members has other bytes`);
-  const parameters = numbersOf(m, corrupt, dropouts, t);
+  const [number, m, corrupt, dropouts, threshold] = range(5).map((i) => head.getUint32(32 + 4 * i));
   const entries = range(members).map((i) => {
-    const entry = bytes.subarray(HEAD_BYTES + i * ENTRY_BYTES).subarray(0, ENTRY_BYTES);
+    const entry = bytes.subarray(HEAD_BYTES + i * ENTRY_BYTES);
     const identity = entry.subarray(0, 32);
     checkIdentity(identity);
-    return { identity, key: entry.subarray(32, 64), signature: entry.subarray(64) };
+    return { identity, key: entry.subarray(32, 64), signature: entry.subarray(64, ENTRY_BYTES) };
   });
   const once = new Set(entries.flatMap(({ identity, key }) => [hex(identity), hex(key)]));
-  must(once.size === 2 * members, "a committee has an identity or a key twice");
-  const [planDigest, signed] = [bytes.subarray(0, 32), bytes.subarray(0, end)];
-  const digest = await taggedHash("one-shot committee v1", signed);
-  const signature = bytes.subarray(end);
-  return { planDigest, number, parameters, entries, signed, digest, signature };
+  must(m === members && once.size === 2 * m, "a committee has another number of keys");
+  const signed = bytes.subarray(0, end);
+  return {
+    planDigest: bytes.subarray(0, 32), number, entries, signed, signature: bytes.subarray(end),
+    parameters: numbersOf(m, corrupt, dropouts, threshold),
+    digest: await taggedHash("one-shot committee v1", signed),
+  };
 }
 
 /** Return the facts of the sum of a one-shot plan, which the policy accepts, with the committee
@@ -118,30 +110,26 @@ export async function openSession({ plan, digest }, bytes) {
   const committee = await readCommittee(bytes);
   const { committee: terms, registrar } = plan.terms;
   const whole = committeeParameters(terms);
-  const { planDigest, number, parameters } = committee;
-  const { members, corrupt, dropouts, threshold } = parameters;
+  const { members, corrupt, dropouts, threshold } = committee.parameters;
   const isAllowed = terms.volunteers ? members === terms.size : members <= (terms.size ?? members);
   const isExpected = corrupt === whole.corrupt && threshold === whole.threshold
-    && whole.members - members === whole.dropouts - dropouts;
-  if (!isAllowed || !isExpected || number || hex(planDigest) !== hex(digest)) {
-    throw new RefusedError("terms", "showed a committee that is not of its plan");
-  }
-  const operators = { operators: terms.members };
-  return { committee, authority: terms.volunteers ? { registrar: unhex(registrar) } : operators };
+    && whole.members - members === whole.dropouts - dropouts
+    && !committee.number && hex(committee.planDigest) === hex(digest);
+  if (!isAllowed || !isExpected) refuse("terms", "showed a committee that is not of its plan");
+  return { committee, ...(terms.volunteers ? { registrar } : { operators: terms.members }) };
 }
 
-/** Check that the authority of a session made its committee; throws a RefusedError if the
- * registrar, or an operator, did not sign it. @type {(session: Session) => Promise<void>} */
-export async function checkAuthority({ committee, authority }) {
+/** Check that the registrar, or each operator, has signed a committee; throws a RefusedError
+ * otherwise. @type {(session: Session) => Promise<void>} */
+export async function checkAuthority({ committee, operators, registrar }) {
   const { planDigest, number, entries, signed, signature } = committee;
   /** @type {(name: string, payload: Bytes, signer: Bytes, its: Bytes) => Promise<boolean>} */
   const isSigned = async (name, payload, signer, its) =>
     verify(signer, its, await statement(`one-shot ${name}`, planDigest, number, payload));
-  const checks = "registrar" in authority
-    ? [isSigned("committee", signed, authority.registrar, signature)]
+  const checks = registrar
+    ? [isSigned("committee", signed, unhex(registrar), signature)]
     : entries.map(async ({ identity, key, signature: its }) =>
-      authority.operators.includes(hex(identity)) && isSigned("member key", key, identity, its));
-  if (!(await Promise.all(checks)).every(Boolean)) {
-    throw new RefusedError("terms", "showed a committee without its signatures");
-  }
+      operators?.includes(hex(identity)) && isSigned("member key", key, identity, its));
+  const areSigned = (await Promise.all(checks)).every(Boolean);
+  if (!areSigned) refuse("terms", "showed a committee without its signatures");
 }

@@ -1,46 +1,31 @@
 /** Errors of a device: each says what is wrong and what to do, and has no secret. */
 
-/** The study asks for more than the device's policy allows, or its server breaks a promise. */
-export class RefusedError extends Error {
-  name = "RefusedError";
+/** Error of one of four names. A `RefusedError` has the `limit` of the policy, or the promise that
+ * the study breaks, and the value that would do; a `ServiceError` a status, 0 if the service was out
+ * of reach, the `type` of the problem, and seconds to wait. A `MalformedError` is of what no honest
+ * service sends. After a `JournalError`, nothing may be sent. */
+export class DeviceError extends Error {
+  limit = /** @type {string | null} */ (null);
+  needed = /** @type {any} */ (null);
+  status = /** @type {number | null} */ (null);
+  type = "";
+  retryAfter = 0;
 
-  /** `limit` is its name in `Policy`, or the broken promise; `needed` is its value that would do.
-   * @param {string} limit @param {string} reason @param {number | null} [needed] */
-  constructor(limit, reason, needed = null) {
-    const advice = needed === null ? "" : `; a policy with ${limit} = ${needed} accepts it`;
-    super(`the study ${reason} (${limit})${advice}`);
-    this.limit = limit;
-    this.needed = needed;
-  }
-}
-
-/** The service refused a request, or was out of reach for too long: `status` is then 0. */
-export class ServiceError extends Error {
-  name = "ServiceError";
-
-  /** `type` is that of the problem, such as "no-round"; `retryAfter` is in seconds. @param {string}
-   * message @param {number} [status] @param {string} [type] @param {number} [retryAfter] */
-  constructor(message, status = 0, type = "", retryAfter = 0) {
+  /** @param {string} name @param {string} message @param {object} [facts] */
+  constructor(name, message, facts) {
     super(message);
-    this.status = status;
-    this.type = type;
-    this.retryAfter = retryAfter;
+    Object.assign(this, { name }, facts);
   }
 }
 
-/** Bytes or JSON that no honest service or program sends. */
-export class MalformedError extends Error {
-  name = "MalformedError";
-}
-
-/** The journal cannot be read or written, so nothing may be sent. */
-export class JournalError extends Error {
-  name = "JournalError";
+/** Refuse a study. @type {(limit: string, reason: string, needed?: any) => never} */
+export function refuse(limit, reason, needed = null) {
+  throw new DeviceError("RefusedError", `the study ${reason} (${limit})`, { limit, needed });
 }
 
 /** Refuse what devices in JavaScript do not do. @type {(limit: string, what: string) => never} */
 export function inPython(limit, what) {
-  throw new RefusedError(limit, `needs devices in Python, which alone have ${what}`);
+  refuse(limit, `needs devices in Python, which alone have ${what}`);
 }
 
 /** Throw a TypeError unless a program's argument can be right. @type {(holds: any, advice: string)
@@ -49,14 +34,14 @@ export function expect(holds, advice) {
   if (!holds) throw new TypeError(advice);
 }
 
-/** Return a number that follows from fields of a plan, if it is in its range, as they are in
- * theirs. @type {(value: number, least: number, most: number) => number} */
+/** Throw a MalformedError unless a condition holds. @type {(holds: any, fault?: string) => void} */
+export function must(holds, fault = "no honest study has these numbers") {
+  if (!holds) throw new DeviceError("MalformedError", fault);
+}
+
+/** Return a number, which must be in a range. @type {(value: number, least: number, most: number)
+ * => number} */
 export function checked(value, least, most) {
   must(value >= least && value <= most);
   return value;
-}
-
-/** Throw a MalformedError unless a condition holds. @type {(holds: any, fault?: string) => void} */
-export function must(holds, fault = "a plan's numbers do not fit each other: no study has them") {
-  if (!holds) throw new MalformedError(fault);
 }

@@ -6,10 +6,10 @@
  */
 
 import { bytesOf, concat, hex, sha256, statement, subtle, unhex, utf8 } from "./bytes.js";
-import { RefusedError, must } from "./errors.js";
+import { must, refuse } from "./errors.js";
 import { signingKey, verify } from "./keys.js";
 import { enrolmentScope } from "./plan.js";
-import { Transport, readJson } from "./transport.js";
+import { send } from "./transport.js";
 
 /** @typedef {Awaited<ReturnType<typeof deriveIdentity>>} Identity */
 /** @import { Bytes } from "./bytes.js" */
@@ -22,43 +22,42 @@ export async function deriveIdentity(secret, service, study) {
   const hmac = { name: "HMAC", hash: "SHA-256" };
   const key = await subtle.importKey("raw", secret, hmac, false, ["sign"]);
   const [seed, bytes, choices] = await Promise.all(
-    ["identity", "credential", "choices"].map(async (purpose) => {
+    ["identity", "credential", "choices"].map((purpose) => {
       const texts = [purpose, service, study].map((each) => JSON.stringify(each)).join(", ");
       return bytesOf(subtle.sign("HMAC", key, utf8(`[${texts}]`)));
     }));
-  const base64 = btoa(String.fromCharCode(...bytes)).slice(0, 43); // without "="
-  const credential = base64.replaceAll("+", "-").replaceAll("/", "_");
+  const credential = btoa(String.fromCharCode(...bytes))
+    .replaceAll("+", "-").replaceAll("/", "_").slice(0, 43); // without "="
   return { ...await signingKey(seed), credential, credentialDigest: await sha256(bytes), choices };
 }
 
 /** Register an identity at a service that is not open; repeating it changes nothing. The token may
  * have expired: registered devices stay registered. Throws a ServiceError if it has no enrolments
- * left, or the identity was revoked. @type {(transport: Transport, identity: Identity, token:
- * string) => Promise<void>} */
-export async function enrolAtService(transport, identity, token) {
+ * left, or the identity was revoked. @type {(service: string, ticket: string, identity: Identity,
+ * patience: number) => Promise<void>} */
+export async function enrolAtService(service, ticket, identity, patience) {
   const { publicKey, credentialDigest: digest } = identity;
-  const possession = await identity.sign(concat(utf8("blindtally device v1\0"), digest));
-  const json = { identity: hex(publicKey), credential: hex(digest), signature: hex(possession) };
-  await transport.send("POST", "/devices", { json, ticket: token }).catch((error) => {
+  const signature = hex(await identity.sign(concat(utf8("blindtally device v1\0"), digest)));
+  const json = { identity: hex(publicKey), credential: hex(digest), signature };
+  await send(`${service}/v1/devices`, { ticket, json, patience }).catch((error) => {
     if (error.status !== 401) throw error;
   });
 }
 
 /** Return the signature of the plan's registrar under an identity: 64 bytes, or none without one.
- * The `proof` shows that the device is real. Throws a ServiceError if the registrar refuses, a
+ * The ticket shows that the device is real. Throws a ServiceError if the registrar refuses, a
  * MalformedError if its signature is wrong, and a RefusedError if the device has no registrar.
- * @type {(transport: Transport | null, proof: string, plan: any, identity: Bytes) =>
- * Promise<Bytes>} */
-export async function enrolAtRegistrar(transport, proof, plan, identity) {
+ * @type {(address: string | undefined, ticket: string, plan: any, identity: Bytes, patience: number)
+ * => Promise<Bytes>} */
+export async function enrolAtRegistrar(address, ticket, plan, identity, patience) {
   const { study, question, terms, rounds } = plan;
   if (!terms.registrar) return new Uint8Array();
-  if (!transport) {
-    throw new RefusedError("registrar", "has a registrar of devices: pass its address");
-  }
+  if (!address) refuse("registrar", "has a registrar of devices: pass its address");
   const json = { study, question, terms, rounds, identity: hex(identity) };
-  const options = { json, ticket: proof, maxBytes: 4096 };
-  const signature = unhex(readJson(await transport.send("POST", "/enrolments", options)).signature);
+  const options = { ticket, json, patience, maxBytes: 4096 };
+  const { signature } = await send(`${address}/v1/enrolments`, options);
   const signed = await statement("enrolment", await enrolmentScope(plan), 0, identity);
-  must(await verify(unhex(terms.registrar), signature, signed), "the registrar did not sign");
-  return signature;
+  const isSigned = await verify(unhex(terms.registrar), unhex(signature), signed);
+  must(isSigned, "the registrar did not sign");
+  return unhex(signature);
 }

@@ -1,7 +1,7 @@
 /** A device of one-shot sums: `takePart` with a policy, and a journal. */
 
-export { JournalError, MalformedError, RefusedError, ServiceError } from "./errors.js";
-export { Journal, browserJournal } from "./journal.js";
+export { DeviceError } from "./errors.js";
+export { browserJournal } from "./journal.js";
 export { encode } from "./encode.js";
 export { Policy, checkPlan } from "./policy.js";
 export { takePart } from "./take_part.js";

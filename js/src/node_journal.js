@@ -58,9 +58,15 @@ export function folderJournal(folder) {
     return true;
   };
   return new Journal({
-    read,
-    append: (number, line) => write(number, line, link), // one process only can make a name
-    replace: async (number, line) => void (await write(number, line, rename)),
+    update: async (change) => {
+      for (;;) {
+        const lines = await read();
+        const made = change(lines);
+        // One process only can make a link, and the others read again.
+        const place = made?.[0] === lines.length ? link : rename;
+        if (!made || (await write(...made, place))) return;
+      }
+    },
     alone: (task) => task(),
   });
 }

@@ -6,8 +6,7 @@
  */
 
 import { sha256, taggedHash, utf8 } from "./bytes.js";
-import { MalformedError, must } from "./errors.js";
-import { checkFields } from "./plan_fields.js";
+import { must } from "./errors.js";
 
 /** Return the canonical JSON of a value whose keys are names. @type {(value: any) => string} */
 const canonicalText = (value) =>
@@ -17,20 +16,21 @@ const canonicalText = (value) =>
     return Object.fromEntries(Object.keys(part).sort().map((key) => [key, part[key]]));
   });
 
-/** Return the plan in its canonical text, and the digest that stands for it. Throws a
- * MalformedError if it is no JSON or not canonical, and the errors of `checkFields`. @type {(bytes:
- * Uint8Array) => Promise<{plan: any, digest: Uint8Array}>} */
-export async function readPlan(bytes) {
-  let text, plan;
+/** Return the plan in a text, and the digest that stands for it; throws a MalformedError if the
+ * text is not canonical. @type {(text: string) => Promise<{plan: any, digest: Uint8Array}>} */
+export async function readPlan(text) {
+  const plan = readJson(text);
+  must(canonicalText(plan) === text, "a plan is not in the canonical form of RFC 8785");
+  return { plan, digest: await taggedHash("plan v2", utf8(text)) };
+}
+
+/** Return the value of a text of JSON, null for other texts. @type {(text: string) => any} */
+export function readJson(text) {
   try {
-    text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
-    plan = JSON.parse(text);
+    return JSON.parse(text);
   } catch {
-    throw new MalformedError("a plan is not JSON in UTF-8");
+    return null;
   }
-  checkFields(plan);
-  must(canonicalText(plan) === text, "a plan's text is not in its canonical form (RFC 8785)");
-  return { plan, digest: await taggedHash("plan v2", bytes) };
 }
 
 /** Return the 32 bytes for which a registrar signs the identities of a plan's study. @type {(plan:

@@ -2,109 +2,99 @@
  * Fields of plans, with the type and range of each: a plan has all of them, and no others.
  *
  * A shape says which values a field has: a number `n` stands for whole numbers from 1 to n, or from
- * 0 to -n if it is negative; `[shape, n]` for lists with as many entries; a pattern for texts;
- * `true` for both truths; a record for a record with the same fields. A function decides itself.
+ * 0 to -n if it is negative; a pattern for texts; a record for a record with the same fields. A
+ * function decides itself.
  */
 
-import { isWhole, range, sum } from "./arithmetic.js";
+import { isWhole } from "./arithmetic.js";
 import { committeeParameters } from "./committee.js";
 import { inPython, must } from "./errors.js";
 
-/** @typedef {Record<string, any>} Fields each with its shape */
+/** @typedef {any} Shape @typedef {(value: any) => boolean} Check */
 
 /** Return whether a value has a shape; throws a MalformedError for a field of a record that does
- * not. @type {(shape: any, value: any) => boolean} */
+ * not. @type {(shape: Shape, value: any) => boolean} */
 function fits(shape, value) {
-  if (shape instanceof RegExp) return typeof value === "string" && shape.test(value);
   if (typeof shape === "function") return shape(value);
+  if (shape instanceof RegExp) return typeof value === "string" && shape.test(value);
   if (typeof shape === "number") {
     return isWhole(value) && value >= (shape < 0 ? 0 : 1) && value <= Math.abs(shape);
   }
-  if (shape === true) return typeof value === "boolean";
-  if (Object(value) !== value || Array.isArray(value) !== Array.isArray(shape)) return false;
-  if (Array.isArray(shape)) {
-    return fits(shape[1], value.length) && value.every((/** @type {any} */ each) =>
-      fits(shape[0], each));
-  }
-  for (const name in { ...shape, ...value }) {
-    const isKnown = Object.hasOwn(shape, name) && Object.hasOwn(value, name);
-    must(isKnown && fits(shape[name], value[name]),
-      `a plan's field ${name} is missing, unknown, or beyond its range`);
-  }
+  const names = Object.keys(shape).sort();
+  must(`${Object.keys(Object(value)).sort()}` === `${names}`, `a plan has other fields than ${names}`);
+  for (const name of names) must(fits(shape[name], value[name]), `a plan's ${name} has no such value`);
   return true;
 }
 
-/** @typedef {(value: any) => boolean} Check */
 /** @type {(least: number, most: number) => Check} */
 const number = (least, most) => (x) => x === +x && x >= least && x <= most;
-/** @type {(shape: any) => Check} */
+/** @type {(shape: Shape, most: number) => Check} */
+const list = (shape, most) => (x) =>
+  Array.isArray(x) && fits(most, x.length) && x.every((each) => fits(shape, each));
+/** @type {(shape: Shape) => Check} */
 const orNull = (shape) => (x) => x === null || fits(shape, x);
-/** @type {(name: string, having: Fields, lacking: Fields) => Check} */
+/** @type {(name: string, having: Shape, lacking: Shape) => Check} */
 const either = (name, having, lacking) => (x) => fits(name in Object(x) ? having : lacking, x);
+/** @type {Check} */
+const truth = (x) => x === !!x;
 const BELOW_ONE = 1 - Number.EPSILON / 2;
 const float = number(-Infinity, Infinity); // no text of JSON is canonical and infinite
 const rate = number(0, BELOW_ONE);
 const share = number(Number.MIN_VALUE, BELOW_ONE);
 const probability = number(Number.MIN_VALUE, 1);
 const hex32 = /^[0-9a-f]{64}$/;
-const anyText = /^/;
-const items = [anyText, 2 ** 20];
+const items = list(/^/, 2 ** 20);
 const cells = 12_582_912;
-const hash_bits = -24;
-const message_bytes = 2 ** 27;
-/** @type {Fields} */
-const domains = {
+const [hash_bits, message_bytes] = [-24, 2 ** 27];
+
+/** @type {Record<string, Shape>} */
+const DOMAINS = {
   alphabet: { characters: /^.{2,4096}$/su, length: 256, pad: /^.?$/su },
   utf8: { max_bytes: 1024 },
   interval: { low: float, high: float, alpha: 256, length: 48 },
-  hashed: {
-    max_bytes: 4096, key_bits: (/** @type {any} */ x) => [24, 32, 40, 48, 72].includes(x),
-    salt: /^[ -~]{0,16}$/,
-  },
+  hashed: { max_bytes: 4096, key_bits: (/** @type {any} */ x) => [24, 32, 40, 48, 72].includes(x),
+    salt: /^[ -~]{0,16}$/ },
   listed: { items },
 };
 /** @type {Check} */
 const domain = (x) => {
-  const kind = String(x?.kind);
-  if (Object.hasOwn(domains, kind)) return fits({ kind: /^/, ...domains[kind] }, x);
-  return inPython("domain", `items of the kind ${kind}`);
+  const kind = `${x?.kind}`;
+  if (!Object.hasOwn(DOMAINS, kind)) inPython("domain", `items of the kind ${kind}`);
+  return fits({ kind: /^/, ...DOMAINS[kind] }, x);
 };
 
 const rates = { corrupt: rate, dropout: rate };
 const drawn = { ...rates, sigma: 128, eta: 128 };
-const volunteers = { ...drawn, volunteers: 5000, size: 1000 };
-const operators = { ...rates, members: [hex32, 100], size: orNull(100) };
+const committee = either("volunteers", { ...drawn, volunteers: 5000, size: 1000 },
+  { ...rates, members: list(hex32, 100), size: orNull(100) });
 const terms = {
-  ...drawn, cohort_size: 1e5, minimum: 1e5, cohorts: 1000, registrar: orNull(hex32),
-  sum: /^(pairwise|one-shot)$/, committee: orNull(either("volunteers", volunteers, operators)),
+  ...drawn, cohort_size: 1e5, minimum: 1e5, cohorts: 1, registrar: orNull(hex32),
+  sum: /^one-shot$/, committee,
 };
-
 const noise = {
   epsilon: number(1e-6, 40), delta: number(1e-11, BELOW_ONE), colluders: -1000,
   mode: /^(sample-threshold|noise|both)$/, relation: /^(add-remove|replace-one)$/,
-  theta: orNull(1e4), probability: orNull(number(1e-6, BELOW_ONE)), every_round: true,
+  theta: orNull(1e4), probability: orNull(number(1e-6, BELOW_ONE)), every_round: truth,
   join_probability: probability,
 };
 const release = { probability, threshold: 2 ** 31, variance: number(0, 2 ** 24) };
 
-/** The fields that the question and the plan of each mechanism add. @type {Record<string, [Fields,
- * Fields]>} */
+/** The fields that the question and the plan of each mechanism add. @type {Record<string, Shape>} */
 const MECHANISMS = {
   tracked: [
     { hash_bits, message_bytes: -message_bytes },
     {
-      cells, max_value: 2 ** 31 - 1, prime: 1 - 2 ** 26, counter_classes: [2 ** 53, -(2 ** 16)],
-      counter_groups: [either("bits", { items, bits: 40 }, { items, counters: 4096 }), -64],
-      table_classes: -(2 ** 16), string_pieces: [{ name: anyText, piece: -1365 }, -(2 ** 16)],
+      cells, max_value: 2 ** 31 - 1, prime: 1 - 2 ** 26, counter_classes: list(2 ** 53, -(2 ** 16)),
+      counter_groups: list(either("bits", { items, bits: 40 }, { items, counters: 4096 }), -64),
+      table_classes: -(2 ** 16), string_pieces: list({ name: /^/, piece: -1365 }, -(2 ** 16)),
     },
   ],
-  "adaptive-iblt": [{ hash_bits, rule: /^(paper|steady)$/ }, { cells }],
   "hierarchical-histogram": [{ ...noise, contribution: 1 }, { release }],
   "number-sums": [{ contribution: 1, confidence: number(0.5, 0.5) }, {}],
   triehh: [
-    { ...noise, stride: 8, truncate: true, vote_tables: true },
+    { ...noise, stride: 8, truncate: truth, vote_tables: truth },
     {
-      release, level: 1024, frontier: [/^([0-9a-f]{2}){0,1024}$/, 2 ** 20],
+      release, level: 1024, frontier: list(/^([0-9a-f]{2}){0,1024}$/, 2 ** 20),
       table_shape: (/** @type {any} */ x) => x === null || inPython("mechanism", "vote tables"),
     },
   ],
@@ -113,28 +103,25 @@ const MECHANISMS = {
     { cells, tables: 2000, rows: -63, width: -(2 ** 26), location_seed: hex32 },
   ],
 };
-const question = {
-  threshold: number(1, 1e12), contribution: 1e4, domain, confidence: share, message_bytes,
-};
-const shared = {
-  study: /^.{1,64}$/su, round: 1e4, rounds: 1e4, terms, seed: hex32, t: number(1, 1e15),
-};
 
 /** Check the fields of a plan. Throws a RefusedError if devices in JavaScript do not have its
  * mechanism, and a MalformedError if a field is missing, unknown or beyond its range. @type {(plan:
  * any) => void} */
 export function checkFields(plan) {
-  const name = plan?.mechanism;
-  must(typeof name === "string", "a plan is of no mechanism");
+  const name = `${plan?.mechanism}`;
   if (!Object.hasOwn(MECHANISMS, name)) inPython("mechanism", name);
+  if (plan.terms?.sum === "pairwise") inPython("sum", "sums that are not one-shot");
   const [asked, more] = MECHANISMS[name];
   const mechanism = (/** @type {any} */ x) => x === name;
   fits({
-    mechanism, ...shared, ...more, question: { mechanism, ...question, ...asked },
+    mechanism, study: /^.{1,64}$/su, round: 1e4, rounds: 1e4, terms, seed: hex32,
+    t: number(1, 1e15), ...more,
+    question: {
+      mechanism, threshold: number(1, 1e12), contribution: 1e4, domain, confidence: share,
+      message_bytes, ...asked,
+    },
   }, plan);
-  const { sum, committee, registrar, cohorts } = plan.terms;
-  must((sum === "one-shot") === !!committee);
-  if (!committee) return;
-  must(cohorts === 1 && (registrar || !committee.volunteers)); // a registrar draws volunteers
-  must(committeeParameters(committee).corrupt, "each member of the committee could read devices");
+  const { terms: { committee: chosen, registrar } } = plan;
+  must(registrar || !chosen.volunteers, "volunteers are drawn by no registrar");
+  must(committeeParameters(chosen).corrupt, "each member of the committee could read devices");
 }

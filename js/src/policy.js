@@ -3,17 +3,15 @@
 import { floor, max, min } from "./arithmetic.js";
 import { committeeParameters, largestCommittee } from "./committee.js";
 import { encoderOf } from "./encode.js";
-import { RefusedError, expect } from "./errors.js";
+import { expect, refuse } from "./errors.js";
 import { messageBytes } from "./message.js";
 
 const BYTES_PER_ELEMENT = 2;
 const FIXED_LIMITS = { min_sigma: 40, confidence: 0.5 }; // of every policy
 const TOLERANCE = 1 + 1e-9;
 
-/**
- * @typedef {[limit: string, asked: any, isExceeded?: any, needed?: any]} Rule of a limit and the
- *   number that the study asks for; or the reason to refuse it, whether it holds, and what would do
- */
+/** @typedef {[limit: string, asked: any, isKept?: any, allowed?: any]} Rule the value of a limit that
+ * the study needs; by default a number, which is compared with that of the policy */
 
 /** Limits of a device, with the names and defaults of `Policy` in Python. */
 export class Policy {
@@ -23,7 +21,7 @@ export class Policy {
   min_corrupt = 0.1;
   max_upload_bytes = 4 * 2 ** 20;
   registrar = /** @type {string | null} */ (null); // public keys are hexadecimal texts
-  committee = /** @type {Iterable<string>} */ ([]);
+  committee = /** @type {string[]} */ ([]);
   min_committee = 5;
   min_committee_corrupt = 0.2;
   min_volunteers = /** @type {number | null} */ (null);
@@ -40,11 +38,11 @@ export class Policy {
    * {Partial<Policy>} [limits] those that differ from the defaults */
   constructor(limits = {}) {
     const own = /** @type {any} */ (this);
+    const isKey = (/** @type {any} */ key) => /^[0-9a-f]{64}$/.test(key);
     for (const [name, limit] of Object.entries(/** @type {any} */ (limits))) {
-      const isKey = (/** @type {any} */ key) => /^[0-9a-f]{64}$/.test(key);
-      const isRight = name === "committee" ? [...limit].every(isKey)
-        : name === "registrar" ? limit === null || isKey(limit)
-          : limit >= 0 && (limit === own[name] || typeof limit === typeof (own[name] ?? 0));
+      const isRight = name === "committee" ? limit.every(isKey)
+        : limit === own[name] || (name === "registrar" ? isKey(limit)
+          : limit >= 0 && typeof limit === typeof (own[name] ?? 0));
       expect(Object.hasOwn(own, name) && isRight, `a policy has no ${name} = ${limit}: numbers are `
         + "from 0 up, and keys have 64 hexadecimal digits");
       own[name] = limit;
@@ -61,16 +59,15 @@ export function checkPlan(plan, policy) {
   const { question, terms, round, rounds } = plan;
   const { registrar } = terms;
   const fault = round > rounds ? `is in round ${round} of ${rounds}` : encoder.fault?.(plan);
+  if (fault) refuse("plan", `has a plan that no honest study has: it ${fault}`);
   const nbytes = messageBytes(p, length, largestCommittee(terms), registrar ? 64 : 0);
   const isExact = encoder.showsOneDevice?.(plan) && policy.max_epsilon < Infinity;
-  const /** @type {Rule[]} */ rules = [
-    ["plan", `has a plan that no honest study has: it ${fault}`, fault],
-    ["repeat_exact", "asks the same devices in every round, without noise",
-      question.every_round && !policy.repeat_exact, true],
-    ["registrar", "has another registrar than the one of the policy",
-      policy.registrar && policy.registrar !== registrar],
-    ["trust_server_identities", "has no registrar that this policy pins, so that the server could "
-      + "invent the other devices", !policy.registrar && !policy.trust_server_identities, true],
+  const limits = /** @type {any} */ ({ ...policy, ...FIXED_LIMITS });
+  /** @type {Rule[]} */
+  const rules = [
+    ["repeat_exact", true, !question.every_round || policy.repeat_exact],
+    ["registrar", registrar, [null, registrar].includes(policy.registrar)],
+    ["trust_server_identities", true, policy.registrar || policy.trust_server_identities],
     ["min_cohort", terms.minimum],
     ["min_corrupt", terms.corrupt],
     ["min_sigma", terms.sigma],
@@ -78,53 +75,38 @@ export function checkPlan(plan, policy) {
     ["max_delta", plan.release ? question.delta : 0],
     ["min_threshold", leastCount(plan)],
     ["confidence", question.confidence],
-    ["accept_exact_estimates", "may show what one device holds",
-      isExact && !policy.accept_exact_estimates, true],
+    ["accept_exact_estimates", true, !isExact || policy.accept_exact_estimates],
     ["max_contribution", question.contribution],
     ["max_upload_bytes", max(length * BYTES_PER_ELEMENT, nbytes)],
   ];
-  for (const rule of rules) checkLimit(policy, ...rule);
+  for (const [limit, asked, isKept, allowed = limits[limit]] of rules) {
+    const isWithin = limit.startsWith("max") ? asked <= allowed * TOLERANCE : asked >= allowed;
+    if (isKept ?? isWithin) continue;
+    const reason = `needs a policy with ${limit} = ${asked}, and this device has ${allowed}`;
+    refuse(limit, reason, limit in policy ? asked : null);
+  }
 }
 
 /** @type {(terms: any, policy: Policy) => Rule[]} */
 function committeeRules(terms, { committee, registrar, min_volunteers, min_committee_corrupt }) {
   const { volunteers, size, sigma, corrupt } = terms;
   if (volunteers) {
-    const isRefused = !registrar || volunteers < (min_volunteers ?? Infinity);
+    const needed = registrar ? volunteers : `${volunteers} and a registrar`;
     return [
-      ["min_volunteers", `has a committee that the policy's registrar must draw from ${volunteers} `
-        + "devices", isRefused, registrar ? volunteers : null],
+      ["min_volunteers", needed, !!registrar && volunteers >= (min_volunteers ?? Infinity)],
       ["min_corrupt", corrupt],
       ["min_sigma", sigma],
       ["min_committee", size],
     ];
   }
   const { corrupt: tolerated, members } = committeeParameters(terms);
-  const unknown = new Set(terms.members);
-  for (const member of committee) unknown.delete(member);
-  const most = max(1, floor(min_committee_corrupt * members + 1e-9));
+  const pinned = terms.members.filter((/** @type {string} */ key) => committee.includes(key)).length;
+  const least = max(1, floor(min_committee_corrupt * members + 1e-9));
   return [
-    ["committee", `has ${unknown.size} committee members that the policy does not pin`,
-      unknown.size],
-    ["min_committee_corrupt", `has ${members} operators of which ${tolerated} may collude, not `
-      + most, tolerated < most, corrupt],
+    ["committee", `all ${members} members`, pinned === members, `${pinned} of them`],
+    ["min_committee_corrupt", corrupt, tolerated >= least],
     ["min_committee", min(size ?? members, members)],
   ];
-}
-
-/** Throw a RefusedError if a limit of a policy is exceeded. @type {(policy: Policy, ...rule: Rule)
- * => void} */
-function checkLimit(policy, limit, asked, isExceeded, needed) {
-  if (typeof asked === "string") {
-    if (isExceeded) throw new RefusedError(limit, asked, needed);
-    return;
-  }
-  const allowed = /** @type {any} */ ({ ...policy, ...FIXED_LIMITS })[limit];
-  const isMost = limit.startsWith("max");
-  if (isMost ? asked <= allowed * TOLERANCE : asked >= allowed) return;
-  const bound = `at ${isMost ? "most" : "least"} ${allowed}`;
-  const reason = `asks for ${asked}, and this device allows ${bound}`;
-  throw new RefusedError(limit, reason, limit in policy ? asked : null);
 }
 
 /** Return how many copies of an item may count. @type {(plan: any, policy: Policy) => number} */

@@ -1,32 +1,30 @@
 /** Participation of a device with its items in one study: the function that a program calls. */
 
 import { max, min } from "./arithmetic.js";
-import { hex, sha256, subtle, systemRandom, unhex, utf8 } from "./bytes.js";
+import { hex, sha256, subtle, systemRandom, unhex } from "./bytes.js";
 import { openSession } from "./committee.js";
 import { encode } from "./encode.js";
-import { JournalError, MalformedError, RefusedError, ServiceError, expect } from "./errors.js";
-import { inPython } from "./errors.js";
+import { expect, inPython, refuse } from "./errors.js";
 import { deriveIdentity, enrolAtRegistrar, enrolAtService } from "./identity.js";
 import { Journal, browserJournal } from "./journal.js";
 import { keystream } from "./keys.js";
 import { makeMessage } from "./message.js";
 import { readPlan } from "./plan.js";
+import { checkFields } from "./plan_fields.js";
 import { Policy, checkPlan, maxCopies } from "./policy.js";
-import { Transport, clock, readJson, serviceUrl, sleep } from "./transport.js";
+import { clock, send, serviceUrl, sleep } from "./transport.js";
 
 /** @import { Identity } from "./identity.js" */
 /** @import { Vector } from "./journal.js" */
 
 const POLL_SECONDS = 25; // wait of a long poll; the service allows 30
-const [PATIENCE_SECONDS, FIRST_PATIENCE_SECONDS] = [120, 10]; // in a round, and before it
 const FINAL_STATUSES = [404, 409, 410, 413, 422]; // the same message has no other answer
-const REGISTRAR_ADVICE = "registrar is the https address of another server than the service's; "
-  + "pass registrarToken, and the registrar's key as policy.registrar";
-const IN_USE = "another tab takes part as this device: close one of them";
-const STATES = /** @type {Record<string, string>} */ ({
-  "no-round": "no round", "wrong-state": "over", "wrong-phase": "late",
-  "cohort-failed": "cohort failed",
-});
+const IN_USE = { state: "in use", error: "another tab takes part as this device: close one" };
+/** @type {any} */
+const STATES = {
+  __proto__: null, RefusedError: "declined", MalformedError: "declined", "no-round": "no round",
+  "wrong-state": "over", "wrong-phase": "late", "cohort-failed": "cohort failed",
+};
 
 /**
  * @typedef {object} Request
@@ -49,10 +47,10 @@ const STATES = /** @type {Record<string, string>} */ ({
  * @property {string} error the reason, if the device did not finish
  * @property {string | null} limit the name of the policy's limit that refused the study
  * @property {number} leftOut how many of the items the message does not count
- *
- * @typedef {{request: Request, policy: Policy, journal: Journal, transport: Transport,
- *   registrar: Transport | null, outcome: Outcome}} Part
  */
+
+/** @typedef {Request & {policy: Policy, journal: Journal, service: string, patience: number, outcome:
+ * Outcome}} Part */
 
 /**
  * Let this device take part in a round of a study with its items; return the outcome. An error in
@@ -65,119 +63,101 @@ const STATES = /** @type {Record<string, string>} */ ({
  * recorded, so that it is not sent. @type {(request: Request) => Promise<Outcome>}
  */
 export async function takePart(request) {
-  const { url, study, token, registrarToken, wait = 0 } = request;
-  const { journal = browserJournal(), policy = new Policy() } = request;
+  const { url, study, policy = new Policy(), journal = browserJournal() } = request;
+  const { token = "", registrar, registrarToken = "", patience = 120 } = request;
   expect(subtle, "a page has keys only under https");
   expect(/^[\w-]{1,64}$/.test(study), "study is the id of a study");
-  expect(!token?.startsWith("btr_"), `a registrar's token: ${REGISTRAR_ADVICE}`);
-  const isToken = /^[!-~]*$/.test(`${token ?? ""}${registrarToken ?? ""}`);
-  expect(isToken, "a token has a wrong character: copy it again");
-  const patience = max(min(wait, PATIENCE_SECONDS), FIRST_PATIENCE_SECONDS);
-  const transport = new Transport(serviceUrl(url), request.patience ?? patience);
-  const registrar = registrarOf(request, policy);
+  const areTokens = /^(?!btr_)[!-~]*$/.test(token) && /^[!-~]*$/.test(registrarToken);
+  expect(areTokens, "a token is wrong: copy it again; one that begins with btr_ is registrarToken");
+  const { host, hostname, protocol } = new URL(registrar ?? url);
+  const isSecure = protocol === "https:" || /^(localhost|127\.[\d.]+|\[::1\])$/.test(hostname);
+  const isOther = isSecure && host !== new URL(url).host && registrarToken && policy.registrar;
+  expect(!registrar || isOther, "registrar is the https address of another server; pass its "
+    + "registrarToken, and its key as policy.registrar");
   /** @type {Outcome} */
   const outcome = { state: "finished", round: null, error: "", limit: null, leftOut: 0 };
-  const run = async () => {
-    try {
-      await participate({ request, policy, journal, transport, registrar, outcome });
-    } catch (/** @type {any} */ error) {
-      if (error instanceof JournalError) throw error;
-      const { name, message, limit = null } = error;
-      Object.assign(outcome, { state: stateOf(error), error: `${name}: ${message}`, limit });
-    }
-    return outcome;
+  const part = {
+    ...request, policy, journal, outcome, service: serviceUrl(url),
+    registrar: registrar && serviceUrl(registrar), patience: min(patience, policy.max_round_seconds),
   };
-  return (await journal.alone(run)) ?? { ...outcome, state: "in use", error: IN_USE };
-}
-
-/** Return the state of a device that an error stops. @param {unknown} error */
-function stateOf(error) {
-  if (error instanceof RefusedError || error instanceof MalformedError) return "declined";
-  if (!(error instanceof ServiceError)) return "fault";
-  return STATES[error.type] ?? (error.status ? "rejected" : "disconnected");
-}
-
-/** Return the transport to the registrar, to whom alone the proof goes; null without one. @param
- * {Request} request @param {Policy} policy */
-function registrarOf({ url, registrar, registrarToken }, policy) {
-  if (!registrar) return null;
-  const { host, hostname, protocol } = new URL(registrar);
-  const isSecure = protocol === "https:" || /^(localhost|127\.[\d.]+|\[::1\])$/.test(hostname);
-  const isOther = isSecure && host !== new URL(url).host;
-  expect(isOther && registrarToken && policy.registrar, REGISTRAR_ADVICE);
-  return new Transport(serviceUrl(registrar), FIRST_PATIENCE_SECONDS);
+  try {
+    return (await journal.alone(() => participate(part))) ?? { ...outcome, ...IN_USE };
+  } catch (/** @type {any} */ error) {
+    const { name, message, limit = null, status, type } = error;
+    if (name === "JournalError") throw error;
+    const rest = status ? "rejected" : status === 0 ? "disconnected" : "fault";
+    const state = STATES[name] ?? STATES[type] ?? rest;
+    return { ...outcome, state, error: `${name}: ${message}`, limit };
+  }
 }
 
 /** Send a message until the service accepts it, a new one unless the journal still has one; throws
- * what stops the device. @param {Part} part */
+ * what stops the device. @type {(part: Part) => Promise<Outcome>} */
 async function participate(part) {
-  const { request: { study, token, patience }, policy, journal, transport, outcome } = part;
-  const identity = await deriveIdentity(await journal.secret(), transport.url, study);
-  if (token) await enrolAtService(transport, identity, token);
-  const sent = await journal.sent(transport.url, study);
-  const after = max(0, ...sent.map(({ round }) => round));
-  const unsent = sent.find(({ message }) => message);
+  const { study, token, journal, service, patience, outcome } = part;
+  const identity = await deriveIdentity(await journal.secret(), service, study);
+  if (token) await enrolAtService(service, token, identity, patience);
+  const sent = await journal.sent(service, study);
+  const after = max(0, ...sent.map((vector) => vector.round));
+  const unsent = sent.find((vector) => vector.message);
   const { round, digest, message } = unsent ?? (await recordMessage(part, identity, after));
   outcome.round = round;
-  transport.patience = min(patience ?? PATIENCE_SECONDS, policy.max_round_seconds);
-  const path = `/studies/${study}/rounds/${round}/devices/${hex(identity.publicKey)}/message`;
-  const options = { bytes: unhex(message), ticket: identity.credential };
-  const refusal = await transport.send("PUT", path, options).then(() => null, (error) => error);
+  const path = `/v1/studies/${study}/rounds/${round}/devices/${hex(identity.publicKey)}/message`;
+  const options = { ticket: identity.credential, bytes: unhex(message), patience };
+  const refusal = await send(service + path, options).then(() => null, (error) => error);
   // A problem with a type is the service's own, not a proxy's.
   if (!refusal || (refusal.type && FINAL_STATUSES.includes(refusal.status))) {
     await journal.forget(digest).catch(() => null); // it is sent again, and counts once
   }
   if (refusal?.type === "no-round") refusal.type = "wrong-phase"; // this round takes no more
   if (refusal) throw refusal;
+  return outcome;
 }
 
 /** Return the vector whose message the journal has recorded, in the first round after `after` that
  * takes devices. @type {(part: Part, identity: Identity, after: number) => Promise<Vector>} */
-async function recordMessage({ request, policy, journal, transport, registrar, outcome }, identity,
-  after) {
-  const { study, items, consent, collection = "default", registrarToken = "", wait = 0 } = request;
-  const view = readJson(await waitForRound(transport, study, after, identity.credential, wait));
+async function recordMessage(part, identity, after) {
+  const { study, items, consent, collection = "default", registrar, registrarToken = "" } = part;
+  const { policy, journal, service, patience, outcome } = part;
+  const view = await waitForRound(part, identity.credential, after);
   outcome.round = view.number;
-  const opened = await readPlan(utf8(view.plan));
+  const opened = await readPlan(view.plan);
   const { plan } = opened;
+  checkFields(plan);
   const { round, question } = plan;
   if (plan.study !== study || round <= after) {
-    throw new RefusedError("plan", `shows the plan of round ${round} of study ${plan.study}`);
+    refuse("plan", `shows the plan of round ${round} of study ${plan.study}`);
   }
   checkPlan(plan, policy);
   if ((question.join_probability ?? 1) !== 1) inPython("join_probability", "coins who takes part");
-  const vector = {
-    service: transport.url, study, round, collection, digest: "", message: "", time: 0,
-  };
+  const vector = { service, study, round, collection, digest: "", message: "", time: 0 };
   await journal.record(vector, policy, plan); // only checks, before anybody is asked
-  if (consent && !(await consent(plan))) {
-    throw new RefusedError("consent", "was refused by this device's user");
-  }
-  const enrolment = await enrolAtRegistrar(registrar, registrarToken, plan, identity.publicKey);
+  if (consent && !(await consent(plan))) refuse("consent", "was refused by this device's user");
+  const own = identity.publicKey;
+  const enrolment = await enrolAtRegistrar(registrar, registrarToken, plan, own, patience);
   const choices = await keystream(identity.choices);
   const options = { maxCopies: maxCopies(plan, policy), choices };
   const encoded = await encode(plan, items, systemRandom, options);
   outcome.leftOut = encoded.leftOut;
-  const session = await openSession(opened, unhex(view.cohorts?.[0]?.committee ?? ""));
+  const session = await openSession(opened, unhex(view.cohorts?.[0]?.committee));
   const bytes = await makeMessage(session, identity, enrolment, encoded, systemRandom);
   Object.assign(vector, { digest: hex(await sha256(bytes)), message: hex(bytes) });
   await journal.record(vector, policy, plan);
   return vector;
 }
 
-/** Return the view of a round after `after` that takes devices, in JSON, within seconds. @type
- * {(transport: Transport, study: string, after: number, ticket: string, patience: number) =>
- * Promise<string>} */
-async function waitForRound(transport, study, after, ticket, patience) {
-  const deadline = clock() + patience;
+/** Return the view of a round after `after` that takes devices, within the seconds of `wait`. @type
+ * {(part: Part, ticket: string, after: number) => Promise<any>} */
+async function waitForRound({ service, study, patience, wait: whole = 0 }, ticket, after) {
+  const end = clock() + whole;
   for (;;) {
-    const wait = max(0, min(POLL_SECONDS, deadline - clock()));
-    const path = `/studies/${study}/rounds/open?after=${after}&wait=${wait}`;
+    const wait = max(0, min(POLL_SECONDS, end - clock()));
+    const path = `/v1/studies/${study}/rounds/open?after=${after}&wait=${wait}`;
     try {
-      return await transport.send("GET", path, { ticket, wait });
+      return await send(service + path, { ticket, wait, patience });
     } catch (/** @type {any} */ error) {
       const pause = error.retryAfter || 1;
-      if (error.type !== "no-round" || clock() + pause > deadline) throw error;
+      if (error.type !== "no-round" || clock() + pause > end) throw error;
       await sleep(pause);
     }
   }

@@ -9,8 +9,10 @@
  * the header Retry-After.
  */
 
-import { max, min } from "./arithmetic.js";
-import { MalformedError, ServiceError, expect, must } from "./errors.js";
+import { ceil, max, min } from "./arithmetic.js";
+import { concat } from "./bytes.js";
+import { DeviceError, expect, must } from "./errors.js";
+import { readJson } from "./plan.js";
 
 const TRANSIENT = [0, 408, 429, 500, 502, 503, 504]; // 0: no answer
 const MAX_DOCUMENT_BYTES = 4 * 2 ** 20; // of JSON: a plan of `tracked` lists thousands of items
@@ -34,100 +36,71 @@ export function serviceUrl(url) {
   return href.replace(/\/+$/, "");
 }
 
-/** Return the object of a text of JSON. @type {(text: string) => any} */
-export function readJson(text) {
-  let value;
-  try {
-    value = JSON.parse(text);
-  } catch {
-    // as any other value
-  }
-  must(Object(value) === value, "the server sent a document that cannot be read");
-  return value;
-}
+/** The bearer token; a body of JSON for POST, or of bytes for PUT; seconds in which the request is
+ * repeated, and that the service may wait; and the most bytes of the answer. @typedef {{ticket:
+ * string, json?: object, bytes?: Uint8Array, patience: number, wait?: number, maxBytes?: number}}
+ * Options */
 
-/** Bytes of the body or its JSON, the bearer token, seconds that the service may wait, and the most
- * bytes of the answer. @typedef {{bytes?: Uint8Array, json?: object, ticket?: string, wait?:
- * number, maxBytes?: number}} Options */
-
-/** Requests to the service at a URL, each repeated for up to `patience` seconds. */
-export class Transport {
-  #secrets = /** @type {string[]} */ ([]); // which the service may repeat in its answers
-
-  /** @param {string} url as `serviceUrl` returns it @param {number} patience */
-  constructor(url, patience) {
-    this.url = url;
-    this.patience = patience;
-  }
-
-  /** Send a request to a path below /v1 until the service accepts it; return the text of the
-   * answer. Throws a ServiceError if the service refuses, or is out of reach for too long, and a
-   * MalformedError if the answer is too long. @param {string} method @param {string} path @param
-   * {Options} [options] */
-  async send(method, path, options = {}) {
-    if (options.ticket) this.#secrets.push(options.ticket);
-    const end = clock() + this.patience;
-    for (let pause = FIRST_PAUSE; ; pause = min(2 * pause, MAX_PAUSE)) {
-      try {
-        return await this.#sendOnce(method, path, options);
-      } catch (error) {
-        const isTransient = error instanceof ServiceError && TRANSIENT.includes(error.status);
-        if (!isTransient) throw error;
-        const wait = error.retryAfter || pause + JITTER * Math.random();
-        if (clock() + wait > end) throw error;
-        await sleep(wait);
-      }
-    }
-  }
-
-  /** @param {string} method @param {string} path @param {Options} options */
-  async #sendOnce(method, path, { bytes, json, ticket, wait = 0, maxBytes = MAX_DOCUMENT_BYTES }) {
-    const headers = new Headers();
-    if (ticket) headers.set("authorization", `Bearer ${ticket}`);
-    if (bytes || json) headers.set("content-type", `application/${json ? "json" : "octet-stream"}`);
-    const line = ((bytes?.length ?? 0) + maxBytes) / MIN_BYTES_PER_SECOND;
-    let [status, retryAfter, type] = [0, 0, ""];
-    let detail = `${this.url} is out of reach: check that it runs`;
+/** Send a request until the service accepts it; return the JSON of the answer. Throws a ServiceError
+ * if the service refuses, or is out of reach for too long, and a MalformedError if the answer is too
+ * long. @type {(url: string, options: Options) => Promise<any>} */
+export async function send(url, options) {
+  const end = clock() + options.patience;
+  for (let pause = FIRST_PAUSE; ; pause = min(2 * pause, MAX_PAUSE)) {
     try {
-      const answer = await fetch(`${this.url}/v1${path}`, {
-        method, headers, body: json ? JSON.stringify(json) : bytes,
-        signal: AbortSignal.timeout(Math.ceil(1000 * (RESPONSE_SECONDS + wait + line))),
-        cache: "no-store", credentials: "omit", redirect: "manual", referrerPolicy: "no-referrer",
-      });
-      const text = await readBody(answer, maxBytes);
-      if (answer.ok) return text;
-      status = answer.status || 302; // a page sees no status of a redirection
-      detail = `${this.url} answered ${status}: check the address`;
-      const seconds = parseInt(answer.headers.get("retry-after") ?? "") || 0;
-      retryAfter = min(max(0, seconds), MAX_RETRY_AFTER);
-      const problem = readJson(text);
-      type = this.#shown(`${problem.type}`.split("urn:blindtally:problem:")[1] ?? "");
-      detail = `${problem.detail}`;
-    } catch (error) {
-      if (error instanceof MalformedError && !status) throw error; // too long, not a proxy's page
-      if (!status) detail += ` (${error})`;
+      return await sendOnce(url, options);
+    } catch (/** @type {any} */ error) {
+      const wait = error.retryAfter || pause + JITTER * Math.random();
+      if (!TRANSIENT.includes(error.status) || clock() + wait > end) throw error;
+      await sleep(wait);
     }
-    throw new ServiceError(this.#shown(detail), status, type, retryAfter);
-  }
-
-  /** Return a short text without secrets and hidden characters. @param {string} text */
-  #shown(text) {
-    const open = this.#secrets.reduce((shown, each) => shown.replaceAll(each, "(secret)"), text);
-    return open.slice(0, MAX_ERROR_CHARACTERS).replace(/[\p{C}\p{Zl}\p{Zp}]/gu, "?");
   }
 }
 
-/** Return the text of an answer. @param {Response} answer @param {number} maxBytes */
-async function readBody({ body }, maxBytes) {
-  const [reader, decoder] = [body?.getReader(), new TextDecoder()];
-  let [text, size] = ["", 0];
-  for (let part; (part = (await reader?.read())?.value); ) {
-    size += part.length;
-    if (size > maxBytes) {
-      await reader?.cancel();
-      throw new MalformedError(`the server sent more than ${maxBytes} bytes`);
-    }
-    text += decoder.decode(part, { stream: true });
+/** @type {(url: string, options: Options) => Promise<any>} */
+async function sendOnce(url, { ticket, json, bytes, wait = 0, maxBytes = MAX_DOCUMENT_BYTES }) {
+  const { origin } = new URL(url);
+  /** @type {(text: string, facts: object) => never} */
+  const fail = (text, facts) => {
+    const shown = text.replaceAll(ticket, "(secret)").slice(0, MAX_ERROR_CHARACTERS);
+    throw new DeviceError("ServiceError", shown.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, "?"), facts);
+  };
+  const seconds = RESPONSE_SECONDS + wait + (maxBytes + (bytes?.length ?? 0)) / MIN_BYTES_PER_SECOND;
+  let answer, text;
+  try {
+    answer = await fetch(url, {
+      method: json ? "POST" : bytes ? "PUT" : "GET",
+      headers: {
+        authorization: `Bearer ${ticket}`,
+        "content-type": `application/${json ? "json" : "octet-stream"}`,
+      },
+      body: json ? JSON.stringify(json) : bytes,
+      signal: AbortSignal.timeout(ceil(1000 * seconds)),
+      cache: "no-store", credentials: "omit", redirect: "error", referrerPolicy: "no-referrer",
+    });
+    text = await readBody(answer, maxBytes);
+  } catch (error) {
+    fail(`${origin} is out of reach: check the address (${error})`, { status: 0 });
   }
-  return text + decoder.decode();
+  must(text !== null, `the server sent more than ${maxBytes} bytes`);
+  const { status, headers, ok } = answer;
+  const document = readJson(text ?? "") ?? {};
+  if (ok) return document;
+  const pause = parseInt(headers.get("retry-after") ?? "") || 0;
+  fail(`${document.detail ?? `${origin} answered ${status}: check the address`}`, {
+    status, type: `${document.type}`.split("urn:blindtally:problem:")[1] ?? "",
+    retryAfter: min(max(0, pause), MAX_RETRY_AFTER),
+  });
+}
+
+/** Return the text of an answer, null if it is too long. @param {Response} answer @param {number}
+ * maxBytes */
+async function readBody({ body }, maxBytes) {
+  const reader = body?.getReader();
+  const parts = [];
+  for (let size = 0, part; (part = (await reader?.read())?.value); parts.push(part)) {
+    size += part.length;
+    if (size > maxBytes) return reader?.cancel().then(() => null);
+  }
+  return new TextDecoder().decode(concat(...parts));
 }

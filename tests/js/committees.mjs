@@ -1,10 +1,10 @@
-import { unhex, utf8 } from "../../js/src/bytes.js";
+import { unhex } from "../../js/src/bytes.js";
 import { checkAuthority, committeeParameters, openSession } from "../../js/src/committee.js";
 import { readPlan } from "../../js/src/plan.js";
 
 const faultOf = async ({ plan, committee }) => {
   try {
-    await checkAuthority(await openSession(await readPlan(utf8(plan)), unhex(committee)));
+    await checkAuthority(await openSession(await readPlan(plan), unhex(committee)));
     return null;
   } catch (error) {
     return error.message;

@@ -1,18 +1,19 @@
 // Tries the known answers of tests/vectors on the modules of js/src, in Node or in a page.
-import { hex, statement, unhex, utf8 } from "../../js/src/bytes.js";
+import { hex, statement, unhex } from "../../js/src/bytes.js";
 import { checkAuthority, committeeParameters, readCommittee } from "../../js/src/committee.js";
-import { MalformedError, RefusedError } from "../../js/src/errors.js";
+import { DeviceError } from "../../js/src/errors.js";
 import { pack, packedBytes } from "../../js/src/field.js";
 import { agreementKey, checkIdentity, signingKey, verify } from "../../js/src/keys.js";
 import { makeMessage, messageBytes } from "../../js/src/message.js";
 import { enrolmentScope, readPlan } from "../../js/src/plan.js";
+import { checkFields } from "../../js/src/plan_fields.js";
 
 const refuses = async (make) => {
   try {
     await make();
     return false;
   } catch (error) {
-    return error instanceof MalformedError || error instanceof RefusedError;
+    return error instanceof DeviceError;
   }
 };
 const numbersOf = (terms) => Object.values(committeeParameters(terms)).join();
@@ -22,7 +23,7 @@ const drawn = ({ members: size, population: volunteers, ...rates }) => ({
 const operators = ({ members, ...rates }) => ({ members: Array(members), ...rates });
 const session = async (committee, registrar) => ({
   committee: await readCommittee(unhex(committee)),
-  authority: { registrar: unhex(registrar) },
+  registrar,
 });
 
 async function makesAllMessages({ committee, committee_digest, registrar, devices, p, length }) {
@@ -47,7 +48,7 @@ async function refusesOtherMessages({ committee, registrar, devices, p }) {
     const vector = { p: modulus, elements };
     return refuses(() => makeMessage(of, identity, new Uint8Array(64), vector, random));
   };
-  const forged = { ...open, authority: { registrar: identity.publicKey } };
+  const forged = { ...open, registrar: hex(identity.publicKey) };
   const others = [[open, p, []], [open, p, [p]], [open, p, [-1]]];
   const primes = [[open, 7, [1]], [open, p - 1, [1]], [open, 2 ** 26 + 15, [1]]];
   const refused = await Promise.all([[forged, p, [1]], ...others, ...primes].map(tries));
@@ -86,8 +87,8 @@ const LISTS = {
       refuses(async () => checkAuthority(await session(committee, registrar))),
   },
   plans: {
-    plans: async ({ text, digest }) => hex((await readPlan(utf8(text))).digest) === digest,
-    no_plans: ({ text }) => refuses(() => readPlan(utf8(text))),
+    plans: async ({ text, digest }) => hex((await readPlan(text)).digest) === digest,
+    no_plans: ({ text }) => refuses(async () => checkFields((await readPlan(text)).plan)),
     scopes: async ({ plan, scope }) => hex(await enrolmentScope(plan)) === scope,
   },
 };

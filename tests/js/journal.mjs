@@ -7,9 +7,10 @@ import { browserJournal } from "../../js/src/journal.js";
 export async function main({ folder, identities, steps, racing }) {
   const store = folder && (await import("../../js/src/node_journal.js")).folderJournal;
   const journal = (name) => (folder ? store(`${folder}/${name}`) : browserJournal(name));
-  const limitOf = ({ name, day, plan, ...vector }) => {
+  const limitOf = async ({ name, day, plan, ...vector }) => {
     Date.now = () => 86_400_000 * day;
     const policy = { max_exact_studies: 1, max_rounds: 2 };
+    await journal(name).secret();
     return journal(name).record(vector, policy, plan).then(() => null, ({ limit }) => limit);
   };
   const limits = [];

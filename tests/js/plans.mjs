@@ -1,12 +1,13 @@
-import { utf8 } from "../../js/src/bytes.js";
-import { MalformedError, RefusedError } from "../../js/src/errors.js";
+import { DeviceError } from "../../js/src/errors.js";
 import { readPlan } from "../../js/src/plan.js";
+import { checkFields } from "../../js/src/plan_fields.js";
 
 const isRead = async (text) => {
   try {
-    return Boolean(await readPlan(utf8(text)));
+    checkFields((await readPlan(text)).plan);
+    return true;
   } catch (error) {
-    if (error instanceof MalformedError || error instanceof RefusedError) return false;
+    if (error instanceof DeviceError) return false;
     throw error;
   }
 };

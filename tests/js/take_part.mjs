@@ -21,7 +21,7 @@ const faults = {
     });
   },
   echoes: () => async (_, { headers }) => {
-    const detail = `no such ${headers.get("authorization")}`;
+    const detail = `no such ${headers.authorization}`;
     const problem = { type: "urn:blindtally:problem:barred", detail };
     return new Response(JSON.stringify(problem), { status: 403 });
   },

@@ -22,7 +22,6 @@ KNOWN = {
 VALUES = (-1, 0, 0.5, 1e18, 1e300, "x", "", "a" * 64, None, True, [], ["x"], {}, {"kind": "utf8"})
 PLANS = (
     "tracked, some items",
-    "adaptive-iblt, text",
     "approximate-histogram, practical",
     "hierarchical-histogram, sampled",
     "triehh, sampled",
