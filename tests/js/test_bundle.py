@@ -17,7 +17,7 @@ JS = ROOT / "js"
 SOURCES = sorted((JS / "src").rglob("*.js"))
 BUNDLE = ROOT / "server" / "pages" / "static" / "blindtally-device.js"
 # These may only fall; the goals are 30,000 and 12,000 bytes, and 1,400 lines.
-MAX_BYTES, MAX_COMPRESSED, MAX_LINES = 34_239, 15_662, 2_252
+MAX_BYTES, MAX_COMPRESSED, MAX_LINES = 33_446, 14_965, 2_252
 
 
 def test_the_bundle_and_its_modules_grow_no_more() -> None:
@@ -42,10 +42,11 @@ def tools(monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_bundle_is_made_of_the_modules(tools: Path, tmp_path: Path) -> None:
-    _, *options, _ = json.loads((JS / "package.json").read_text())["scripts"]["build"].split()
+    build = json.loads((JS / "package.json").read_text())["scripts"]["build"]
     made = tmp_path / "made.js"
-    command = [tools / "esbuild", *options, f"--outfile={made}"]
-    subprocess.run(command, cwd=JS, check=True)
+    for command in build.replace(f"../{BUNDLE.relative_to(ROOT)}", str(made)).split(" && "):
+        name, *options = command.split()
+        subprocess.run([tools / name, *options], cwd=JS, check=True)
     assert made.read_bytes() == BUNDLE.read_bytes()
 
 
