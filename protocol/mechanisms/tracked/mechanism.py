@@ -24,11 +24,9 @@ from protocol.domains import Domain
 from protocol.domains.hashed import Hashed
 from protocol.domains.known_items import KnownItems
 from protocol.estimation.estimates import (
-    COUNT_COLUMN,
     Estimate,
     FinalAnswer,
     ranked,
-    totals_of_all_rounds,
 )
 from protocol.estimation.rate_changes import RateHistory
 from protocol.histograms import Histogram, KeyedHistograms, keyed_histograms
@@ -56,7 +54,6 @@ from protocol.mechanisms.tracked.observations import (
     record_round,
     record_slips,
     sampled_share,
-    sampling_variances,
     with_measured_drift,
 )
 from protocol.mechanisms.tracked.plan import (
@@ -77,7 +74,6 @@ from protocol.study_state import (
     add_devices,
     expected_devices,
     is_small,
-    read_devices,
     recent_devices,
 )
 from secagg.oneshot.field import MAX_PRIME
@@ -294,8 +290,16 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
         return FinalAnswer(named, quality)
 
     def totals(self, state: StudyState) -> tuple[Floats, Floats]:
-        rates = state.column(COUNT_COLUMN) / read_devices(state)[0]
-        return totals_of_all_rounds(state, sampling_variances(state, rates))
+        """Return the totals of items at the rates of all their rounds, counted or sampled.
+
+        An item with s tokens in a share e of the devices has s / e in total. The unseen ones vary
+        by chance and by the error of the rate: together by s (1 - e) / e^2.
+        """
+        history = history_of(state)
+        tokens, exposed = history.observed.sum(axis=1), history.exposure.sum(axis=1)
+        share = np.maximum(exposed / history.devices.sum(), 1e-9)
+        variances = tokens * (1 - share) / share**2 + state.column(SLIP_VARIANCE_COLUMN)
+        return tokens / share, variances
 
     def shown(self, question: TrackedQuestion, state: StudyState) -> StudyState:
         shown = super().shown(question, state)

@@ -28,12 +28,10 @@ from protocol.study_state import StudyState, add_recent_devices, block_ends, blo
 # Arrays of the study state.
 _DEVICES_ARRAY = "devices"  # by block
 _SAMPLED_EXPOSURE_ARRAY = "sampled exposure"  # by block
-_SPREAD_ARRAY = "sampling spread"  # sampling variance of all read rounds, per token per device
 _DRIFT_ARRAY = "drift"  # phi, dispersion, trend, and the jump before each block
 # Columns of the study state, the first two for each block.
 _OBSERVED_COLUMN, _EXPOSURE_COLUMN = "observed {}", "exposure {}"
 LAST_SLIP_COLUMN = "last slip"
-_COUNTED_SPREAD_COLUMN = "sampling spread of counted rounds"
 SLIP_VARIANCE_COLUMN = "slip variance"  # variance that slips add to the counts of each item
 
 
@@ -70,11 +68,6 @@ def record_round(
     estimates = [*counted, *(sampled or [])]
     counted_items = {each.item for each in counted}
     state = add_estimates(state, estimates, max_device_counts(plan, estimates, counted_items))
-    if sampled is not None:
-        spread = participants * (sampler.mean_threshold - 1)
-        state = state.with_array(_SPREAD_ARRAY, _spread(state) + spread)
-        column = {_COUNTED_SPREAD_COLUMN: np.full(len(counted), spread)}
-        state = state.add([each.item for each in counted], column)
     return with_measured_drift(state, state)
 
 
@@ -109,35 +102,6 @@ def record_slips(state: StudyState, items: Sequence[str], slips: Integers) -> St
     column = np.zeros(len(state.items))
     column[[state.rows[item] for item in items]] = slips
     return state.with_column(LAST_SLIP_COLUMN, column)
-
-
-def sampling_variances(state: StudyState, rates: Floats) -> Floats:
-    """Return the variances of totals at `rates`, in tokens per device, without a model of drift.
-
-    A sampled token has variance E[T] - 1, and an item that is counted has none. The samples of one
-    item are too few for this variance: an item that was found late would have too low an estimate
-    with too low an error. So its rate over all rounds is used.
-
-    An item that was found early by chance has too high an estimate, and few rounds in which it was
-    sampled. So it has at least the variance that is expected before it is known when it is found:
-    a block counts with the probability that the earlier ones sampled nothing.
-    """
-    rates = np.maximum(rates, 0)
-    uncounted = np.maximum(_spread(state) - state.column(_COUNTED_SPREAD_COLUMN), 0)
-    devices, exposure = state.arrays[_DEVICES_ARRAY], state.arrays[_SAMPLED_EXPOSURE_ARRAY]
-    expected, earlier = np.zeros_like(rates), 0.0
-    by_block = devices * (devices / np.maximum(exposure, 1e-9) - 1) * (exposure > 0)
-    by_block *= float(_spread(state).sum()) / max(float(by_block.sum()), 1e-9)
-    for spread, exposed in zip(by_block.tolist(), exposure.tolist(), strict=True):
-        expected += spread * np.exp(-rates * earlier)
-        earlier += exposed
-    variances: Floats = rates * np.maximum(uncounted, expected)
-    return state.column(SLIP_VARIANCE_COLUMN) + variances
-
-
-def _spread(state: StudyState) -> Floats:
-    spread: Floats = state.arrays.get(_SPREAD_ARRAY, np.zeros(1))
-    return spread
 
 
 def history_of(state: StudyState) -> History:
