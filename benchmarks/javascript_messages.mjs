@@ -14,23 +14,18 @@ async function sessionOf(members, corrupt, dropout) {
     Array.from({ length: members }, async () => {
       const { publicKey, sign } = await signingKey(random(32));
       const key = (await agreementKey(random(32))).publicKey;
-      const signature = await sign(await statement("one-shot member key", planDigest, 0, key));
+      const signature = await sign(statement("one-shot member key", planDigest, 0, key));
       return { identity: publicKey, key, signature };
     }),
   );
   const parameters = committeeParameters(terms);
   const operators = entries.map(({ identity }) => hex(identity));
   const committee = { planDigest, number: 0, parameters, entries, digest: random(32) };
-  const authority = { operators, corrupt: parameters.corrupt, absent: parameters.dropouts };
-  if (members <= 10) return { committee, authority, enrolmentBytes: 0 };
+  if (members <= 10) return { committee, operators };
   const { publicKey, sign } = await signingKey(random(32));
   const signed = random(52 + 128 * members);
-  const signature = await sign(await statement("one-shot committee", planDigest, 0, signed));
-  return {
-    committee: { ...committee, signed, signature },
-    authority: { registrar: publicKey },
-    enrolmentBytes: 0,
-  };
+  const signature = await sign(statement("one-shot committee", planDigest, 0, signed));
+  return { committee: { ...committee, signed, signature }, registrar: hex(publicKey) };
 }
 
 /** Return the least milliseconds of `runs` messages, and their bytes. */

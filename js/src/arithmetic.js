@@ -14,11 +14,10 @@ export const zeros = (count) => Array(count).fill(0);
 export const sum = (numbers) => numbers.reduce((total, each) => total + each, 0);
 
 /** Return base^exponent. @type {(base: number, exponent: number) => number} */
-export const power = (base, exponent) => range(exponent).reduce((product) => product * base, 1);
+export const power = (base, exponent) => Array(exponent).fill(base).reduce((a, b) => a * b, 1);
 
 /** Return the number of bits. @type {(n: number) => number} */
-export const bitLength = (n) =>
-  n < 2 ** 32 ? 32 - Math.clz32(n) : 32 + bitLength(floor(n / 2 ** 32));
+export const bitLength = (n) => n && n.toString(2).length;
 
 /** Return the number of digits, the first counts most. @type {(digits: number[], base: number) =>
  * number} */

@@ -1,6 +1,7 @@
 /** Bytes: hexadecimal texts, hashes, and the statements that devices sign. */
 
 import { must } from "./errors.js";
+import { digest } from "./sha256.js";
 
 /** @typedef {Uint8Array} Bytes */
 
@@ -15,7 +16,7 @@ export const hex = (bytes) => Array.from(bytes, (byte) => hexDigits(byte)).join(
 
 /** Return the bytes of hexadecimal digits. @type {(text: string) => Bytes} */
 export function unhex(text) {
-  must(/^([0-9a-f]{2})*$/i.test(text), "two hexadecimal digits for each byte expected");
+  must(/^([0-9a-f]{2})*$/i.test(text), "bytes have two hexadecimal digits each");
   return Uint8Array.from(text.match(/../g) ?? [], (digits) => parseInt(digits, 16));
 }
 
@@ -33,19 +34,24 @@ export function concat(...parts) {
 export const u32 = (n) => Uint8Array.of(n >>> 24, n >>> 16, n >>> 8, n);
 
 /** Return random bytes of the system. @type {(size: number) => Bytes} */
-export const systemRandom = (size) => crypto.getRandomValues(new Uint8Array(size));
+export function systemRandom(size) {
+  const bytes = new Uint8Array(size);
+  const most = 2 ** 16; // bytes of a call
+  for (let i = 0; i < size; i += most) crypto.getRandomValues(bytes.subarray(i, i + most));
+  return bytes;
+}
 
 /** Return what WebCrypto makes. @type {(made: Promise<ArrayBuffer>) => Promise<Bytes>} */
 export const bytesOf = async (made) => new Uint8Array(await made);
 
-/** Return the 32 bytes of SHA-256. @type {(...parts: Bytes[]) => Promise<Bytes>} */
-export const sha256 = async (...parts) => bytesOf(subtle.digest("SHA-256", concat(...parts)));
+/** Return the 32 bytes of SHA-256. @type {(...parts: Bytes[]) => Bytes} */
+export const sha256 = (...parts) => digest(concat(...parts));
 
 /** Return SHA-256 with a prefix for the purpose of the hash. @type {(purpose: string, ...parts:
- * Bytes[]) => Promise<Bytes>} */
+ * Bytes[]) => Bytes} */
 export const taggedHash = (purpose, ...parts) => sha256(utf8(`blindtally ${purpose}\0`), ...parts);
 
 /** Return the statement `name` that participant `slot` signs, for a label of 32 bytes. @type
- * {(name: string, label: Bytes, slot: number, ...payload: Bytes[]) => Promise<Bytes>} */
-export const statement = async (name, label, slot, ...payload) =>
-  concat(utf8(`blindtally v1 ${name}\0`), label, u32(slot), await sha256(...payload));
+ * {(name: string, label: Bytes, slot: number, ...payload: Bytes[]) => Bytes} */
+export const statement = (name, label, slot, ...payload) =>
+  concat(utf8(`blindtally v1 ${name}\0`), label, u32(slot), sha256(...payload));

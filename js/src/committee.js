@@ -98,7 +98,7 @@ export async function readCommittee(bytes) {
   return {
     planDigest: bytes.subarray(0, 32), number, entries, signed, signature: bytes.subarray(end),
     parameters: numbersOf(m, corrupt, dropouts, threshold),
-    digest: await taggedHash("one-shot committee v1", signed),
+    digest: taggedHash("one-shot committee v1", signed),
   };
 }
 
@@ -125,7 +125,7 @@ export async function checkAuthority({ committee, operators, registrar }) {
   const { planDigest, number, entries, signed, signature } = committee;
   /** @type {(name: string, payload: Bytes, signer: Bytes, its: Bytes) => Promise<boolean>} */
   const isSigned = async (name, payload, signer, its) =>
-    verify(signer, its, await statement(`one-shot ${name}`, planDigest, number, payload));
+    verify(signer, its, statement(`one-shot ${name}`, planDigest, number, payload));
   const checks = registrar
     ? [isSigned("committee", signed, unhex(registrar), signature)]
     : entries.map(async ({ identity, key, signature: its }) =>

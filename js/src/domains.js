@@ -7,48 +7,46 @@
 import { ceil, digitsOf, firstTrue, floor, joined, max, min, power, range } from "./arithmetic.js";
 import { hex, hexDigits, taggedHash, utf8 } from "./bytes.js";
 
-/** @typedef {(item: string) => string | null} Form an item, or null if there is none */
 /**
- * @typedef {object} Digits of a domain, the highest first; there are none if the base is 0
- * @property {number} base @property {number} width
- * @property {(item: string) => number[] | Uint8Array} raw digits of an item inside, perhaps fewer
+ * @typedef {(item: string) => string | null} Form an item, or null if there is none
+ *
+ * @typedef {object} Domain
  * @property {Form} canonical null for an item outside
  * @property {Form} [truncate] the longest beginning that is inside, if that is another form
+ * @property {number} chunks of a key @property {number} bound of each chunk
+ * @property {(item: string) => {name: string, key: number[]}} keyed
+ * @property {(item: string) => number[]} digits the highest first
+ * @property {number} base of digits, 0 if there are none @property {number} width their number
  */
-/** @typedef {{name: string, key: number[]}} Keyed item */
-/** @typedef {ReturnType<typeof withKeys>} Domain */
 
 /** Return the domain of a plan's document. @type {(document: any) => Domain} */
-export const domainOf = (document) =>
-  ({ alphabet, utf8: shortText, listed, interval, hashed })[/** @type {"utf8"} */ (document.kind)](
-    document);
+export const domainOf = (document) => {
+  const kinds = { alphabet, utf8: shortText, listed, interval, hashed };
+  return kinds[/** @type {"utf8"} */ (document.kind)](document);
+};
 
 /** Return an item of few bytes, or null. @type {(item: string, most: number) => string | null} */
 const textOf = (item, most) => utf8(item).length <= most && !item.includes("\0") ? item : null;
 
 /** Return a domain of digits, of which chunks have as many as stay below 2^24. The digit `pad`
- * fills those of short items. @param {Digits} domain @param {number} [pad] */
-function withKeys({ raw, ...domain }, pad = 0) {
-  const { base, width } = domain;
+ * fills those of items for which `raw` has fewer. @type {(base: number, width: number, raw: (item:
+ * string) => number[], forms: {canonical: Form, truncate?: Form}, pad?: number) => Domain} */
+function withDigits(base, width, raw, forms, pad = 0) {
   const most = firstTrue(1, 24, (count) => power(base, count + 1) > 2 ** 24);
-  const chunks = ceil(width / most); // of a key
+  const chunks = ceil(width / most);
   const size = ceil(width / chunks);
   const padded = (/** @type {string} */ item, count = width) => {
     const row = raw(item);
     return range(count).map((i) => row[i] ?? pad);
   };
-  const keyed = async (/** @type {string} */ name) => {
+  const keyed = (/** @type {string} */ name) => {
     const row = padded(name, chunks * size);
-    const chunk = (/** @type {number} */ i) => joined(row.slice(i * size, (i + 1) * size), base);
-    return { name, key: range(chunks).map(chunk) };
+    return { name, key: range(chunks).map((i) => joined(row.splice(0, size), base)) };
   };
-  return { ...domain, digits: padded, chunks, bound: power(base, size), keyed };
+  return {
+    ...forms, chunks, bound: power(base, size), keyed, digits: (item) => padded(item), base, width,
+  };
 }
-
-/** Return a domain without digits, and with other keys. @type {(canonical: Form, chunks: number,
- * bound: number, keyed: (item: string) => Promise<Keyed>) => Domain} */
-const withoutDigits = (canonical, chunks, bound, keyed) =>
-  ({ canonical, chunks, bound, keyed, digits: () => [], base: 0, width: 0 });
 
 /** Return texts of known characters. @type {(document: any) => Domain} */
 function alphabet({ characters, length, pad }) {
@@ -59,29 +57,19 @@ function alphabet({ characters, length, pad }) {
     const fits = pad ? row.length <= length && !item.endsWith(pad) : row.length === length;
     return fits && !row.includes(-1) ? item : null;
   };
-  return withKeys({
-    base: letters.length, width: length, raw, canonical,
-    truncate: (item) => canonical([...item].slice(0, length).join("")),
-  }, max(0, letters.indexOf(pad)));
+  const truncate = (/** @type {string} */ item) => canonical([...item].slice(0, length).join(""));
+  const padding = max(0, letters.indexOf(pad));
+  return withDigits(letters.length, length, raw, { canonical, truncate }, padding);
 }
 
 /** Return texts of few bytes. @type {(document: any) => Domain} */
-function shortText({ max_bytes: width }) {
-  return withKeys({
-    base: 256, width, raw: utf8, canonical: (item) => textOf(item, width),
-    truncate: (item) => textOf(
-      // The stream leaves out the first bytes of a character that is cut off.
-      new TextDecoder("utf-8", { ignoreBOM: true })
-        .decode(utf8(item).subarray(0, width), { stream: true }), width),
-  });
-}
-
-/** Return listed texts. @type {(document: any) => Domain} */
-function listed({ items }) {
-  const places = new Map(range(items.length).map((i) => [items[i], i]));
-  return withoutDigits((item) => (places.has(item) ? item : null), 1, items.length,
-    async (name) => ({ name, key: [places.get(name) ?? 0] }));
-}
+const shortText = ({ max_bytes: width }) => withDigits(256, width, (item) => [...utf8(item)], {
+  canonical: (item) => textOf(item, width),
+  truncate: (item) => textOf(
+    // The stream leaves out the first bytes of a character that is cut off.
+    new TextDecoder("utf-8", { ignoreBOM: true })
+      .decode(utf8(item).subarray(0, width), { stream: true }), width),
+});
 
 /** Return numbers; their canonical form is the middle of a cell. @type {(document: any) => Domain} */
 function interval({ low, high, alpha, length }) {
@@ -89,15 +77,26 @@ function interval({ low, high, alpha, length }) {
   const decimals = ceil(-Math.log10((high - low) / cells / 4));
   const cellOf = (/** @type {string} */ item) =>
     min(floor(((Number(item) - low) / (high - low)) * cells), cells - 1);
-  return withKeys({
-    base: alpha, width: length, raw: (item) => digitsOf(cellOf(item), alpha, length).reverse(),
-    canonical: (item) => {
-      const isNumber = /^\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*$/i.test(item);
-      if (!isNumber || !(low <= Number(item) && Number(item) <= high)) return null;
-      const middle = low + ((cellOf(item) + 0.5) / cells) * (high - low);
-      return numberText(rounded(min(max(middle, low), high), decimals));
-    },
-  });
+  const canonical = (/** @type {string} */ item) => {
+    const isNumber = /^\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*$/i.test(item);
+    if (!isNumber || !(low <= Number(item) && Number(item) <= high)) return null;
+    const middle = low + ((cellOf(item) + 0.5) / cells) * (high - low);
+    return numberText(rounded(min(max(middle, low), high), decimals));
+  };
+  const raw = (/** @type {string} */ item) => digitsOf(cellOf(item), alpha, length).reverse();
+  return withDigits(alpha, length, raw, { canonical });
+}
+
+const WITHOUT_DIGITS = { digits: () => [], base: 0, width: 0 };
+
+/** Return listed texts. @type {(document: any) => Domain} */
+function listed({ items }) {
+  const places = new Map(items.map((/** @type {string} */ item, /** @type {number} */ i) => [item, i]));
+  return {
+    ...WITHOUT_DIGITS, chunks: 1, bound: items.length,
+    canonical: (item) => (places.has(item) ? item : null),
+    keyed: (name) => ({ name, key: [places.get(name) ?? 0] }),
+  };
 }
 
 /** Return texts of any length, by bits of their hash. @type {(document: any) => Domain} */
@@ -106,13 +105,15 @@ function hashed({ key_bits: bits, max_bytes: most, salt }) {
   const size = bits / chunks / 4; // hexadecimal digits of a chunk
   const bound = 16 ** size - (size === 4 ? 15 : 3); // a prime
   const nameOf = RegExp(`^#[0-9a-f]{${bits / 4}}$`);
-  return withoutDigits((item) => (nameOf.test(item) ? null : textOf(item, most)), chunks, bound,
-    async (item) => {
-      const text = hex(await taggedHash("item v1", utf8(`${salt}\0${item}`)));
+  return {
+    ...WITHOUT_DIGITS, chunks, bound,
+    canonical: (item) => (nameOf.test(item) ? null : textOf(item, most)),
+    keyed(item) {
+      const text = hex(taggedHash("item v1", utf8(`${salt}\0${item}`)));
       const key = range(chunks).map((i) => parseInt(text.substr(i * size, size), 16) % bound);
-      const name = key.map((chunk) => hexDigits(chunk, size)).join("");
-      return { name: `#${name}`, key: key.reverse() };
-    });
+      return { name: `#${key.map((chunk) => hexDigits(chunk, size)).join("")}`, key: key.reverse() };
+    },
+  };
 }
 
 /** Return a rounded number, of two nearest ones the even one. @type {(x: number, decimals: number)

@@ -1,29 +1,31 @@
 /** Encoding of a device's items: the histogram that it contributes, and the vector of it. */
 
-import { isWhole, sum } from "./arithmetic.js";
+import { isWhole, min, sum } from "./arithmetic.js";
 import { hex, systemRandom, utf8 } from "./bytes.js";
 import { domainOf, numberText } from "./domains.js";
 import { approximateHistogram } from "./encoders/histogram.js";
 import { numberSums } from "./encoders/numbers.js";
 import { tracked } from "./encoders/tracked.js";
-import { canonicalOfTrie, hierarchicalHistogram, trieHh } from "./encoders/votes.js";
+import { hierarchicalHistogram, trieHh } from "./encoders/votes.js";
 import { expect, inPython } from "./errors.js";
 import { drawBelow } from "./hashing.js";
 
-/** @import { Domain } from "./domains.js" */
+/** @import { Form } from "./domains.js" */
 /** @import { Random } from "./hashing.js" */
 
 /**
  * @typedef {{item: string, count: number, name: string, key: number[]}} Held
  * @typedef {[item: string, count: number]} Count
  *
- * @typedef {object} Encoder of the vectors of a mechanism
- * @property {(plan: any) => {p: number, length: number, cell?: any}} shape the prime and the
- *   elements of a vector; throws a MalformedError if the plan cannot be
- * @property {(plan: any, held: Held[], random: Random) => Promise<number[]>} encode
- * @property {(plan: any) => string | undefined} [fault] what no honest study asks
- * @property {(plan: any) => boolean} [showsOneDevice] whether sums may show what one device holds
- * @property {(plan: any) => number} [leastCount] of listed items; by default the threshold
+ * @typedef {object} Encoding of a plan
+ * @property {number} p the prime @property {number} length the elements of a vector
+ * @property {(held: Held[], random: Random) => Promise<number[]>} encode
+ * @property {string} [fault] what no honest study asks
+ * @property {boolean} [showsOneDevice] whether sums may show what one device holds
+ * @property {number} [leastCount] of listed items; by default the threshold
+ * @property {Form} [canonical] form of an item, by default that of the domain
+ *
+ * @typedef {(plan: any) => Encoding} Encoder throws a MalformedError if the plan cannot be
  */
 
 /** @type {Record<string, Encoder>} */
@@ -35,36 +37,35 @@ const ENCODERS = {
   "approximate-histogram": approximateHistogram,
 };
 
-/** Return the encoder of a plan's mechanism; throws a RefusedError if the plan is of no one-shot
- * sum that this device can encode. @type {(plan: any) => Encoder} */
-export function encoderOf({ mechanism, terms }) {
+/** Return the encoding of a plan; throws a RefusedError if this device has none, and a
+ * MalformedError if the plan cannot be. @type {Encoder} */
+export function encodingOf(plan) {
+  const { mechanism, terms } = plan;
   if (!Object.hasOwn(ENCODERS, mechanism)) inPython("mechanism", mechanism);
   if (terms.sum !== "one-shot") inPython("sum", "sums that are not one-shot");
-  return ENCODERS[mechanism];
+  return ENCODERS[mechanism](plan);
 }
 
 /** Return the elements of the vector of a device's items, modulo p, and how many are not in it.
  *
  * Items are texts and numbers, or a map of their counts. Of one item, `maxCopies` of the policy may
  * count. `choices` chooses among too many items, the same ones in all rounds of a study. Throws the
- * errors of `encoderOf`, and a TypeError if an item is none, or a count is not whole.
+ * errors of `encodingOf`, and a TypeError if an item is none, or a count is not whole.
  * @param {any} plan which `checkPlan` has accepted @param {Map<any, number> | Iterable<any>} items
  * @param {Random} [random] the source of coins, by default the system
  * @param {{maxCopies?: number, choices?: Random}} [options] */
 export async function encode(
   plan, items, random = systemRandom, { maxCopies = Infinity, choices = random } = {},
 ) {
-  const encoder = encoderOf(plan);
-  const { p } = encoder.shape(plan);
+  const encoding = encodingOf(plan);
   const domain = domainOf(plan.question.domain);
   const counts = countItems(items);
-  const limited = insideDomain(plan.question, domain, counts)
-    .map(([item, count]) => /** @type {Count} */ ([item, Math.min(count, maxCopies)]));
+  const inside = insideDomain(encoding.canonical ?? domain.canonical, counts);
+  const limited = inside.map(([item, count]) => /** @type {Count} */ ([item, min(count, maxCopies)]));
   const kept = await clip(limited, plan.question.contribution, choices);
-  const held = await Promise.all(
-    kept.map(async ([item, count]) => ({ item, count, ...(await domain.keyed(item)) })));
-  const elements = await encoder.encode(plan, held, random);
-  return { p, elements, leftOut: total([...counts]) - total(kept) };
+  const held = kept.map(([item, count]) => ({ item, count, ...domain.keyed(item) }));
+  const elements = await encoding.encode(held, random);
+  return { p: encoding.p, elements, leftOut: total([...counts]) - total(kept) };
 }
 
 /** Return the sum of counts. @type {(counts: Count[]) => number} */
@@ -90,19 +91,18 @@ function itemText(item) {
   return Math.abs(item) <= 2 ** 53 && Number.isInteger(item) ? `${item + 0}` : numberText(item);
 }
 
-/** Return the items inside a question's domain, sorted by code points. @type {(question: any,
- * domain: Domain, counts: Map<string, number>) => Count[]} */
-function insideDomain(question, domain, counts) {
-  const inside = new Map();
+/** Return the canonical items, sorted by code points. @type {(canonical: Form, counts: Map<string,
+ * number>) => Count[]} */
+function insideDomain(canonical, counts) {
+  const /** @type {Map<string, Count>} */ inside = new Map(); // by the bytes, in their order
   for (const [item, count] of counts) {
     if (!count || /\p{Surrogate}/u.test(item)) continue; // half of a character has no bytes
-    const isOfTrie = question.mechanism === "triehh";
-    const text = isOfTrie ? canonicalOfTrie(question, domain, item) : domain.canonical(item);
-    if (text !== null) inside.set(text, (inside.get(text) ?? 0) + count);
+    const text = canonical(item);
+    if (text === null) continue;
+    const bytes = hex(utf8(text));
+    inside.set(bytes, [text, (inside.get(bytes)?.[1] ?? 0) + count]);
   }
-  const order = new Map();
-  for (const item of inside.keys()) order.set(item, hex(utf8(item)));
-  return [...inside].sort(([a], [b]) => (order.get(a) < order.get(b) ? -1 : 1));
+  return [...inside].sort(([a], [b]) => (a < b ? -1 : 1)).map(([, held]) => held);
 }
 
 /** Return `most` of the copies, drawn without replacement by Floyd's algorithm, or all if fewer.

@@ -5,11 +5,7 @@
  * b / g is smallest. The integers follow each other, the lowest bits first.
  */
 
-import { bitLength, ceil, floor, max, min, power, range } from "./arithmetic.js";
-
-/** @import { Stream } from "./keys.js" */
-
-/** @typedef {number[] | Uint32Array} Elements */
+import { bitLength, ceil, floor, max, min, power } from "./arithmetic.js";
 
 export const MAX_PRIME = 2 ** 26;
 const LIMB = 2 ** 13; // two limbs have 26 bits
@@ -24,22 +20,6 @@ export function isPrime(n) {
 export function suitablePrime(p) {
   while (!((p % 12 === 1 || p % 20 === 1) && isPrime(p))) p++;
   return p;
-}
-
-/** Return `count` uniform elements: 32-bit words of a stream, without bits beyond those of p. @type
- * {(p: number, count: number, read: Stream) => Promise<Uint32Array>} */
-export async function uniform(p, count, read) {
-  const elements = new Uint32Array(count);
-  const size = 2 ** bitLength(p - 1);
-  for (let filled = 0; filled < count; ) {
-    const bytes = await read(4 * (count - filled));
-    const words = new DataView(bytes.buffer, bytes.byteOffset);
-    for (let place = 0; place < bytes.length; place += 4) {
-      const element = words.getUint32(place, true) % size;
-      if (element < p) elements[filled++] = element;
-    }
-  }
-  return elements;
 }
 
 /** Return the weights of values at `nodes` in the value at each of other `points`, a row for each.
@@ -58,9 +38,9 @@ export function lagrangeMatrix(p, nodes, points) {
 }
 
 /** Return the sum of rows of one length, each times its weight; there are fewer than 2^14. @type
- * {(p: number, weights: number[], rows: Elements[]) => Uint32Array} */
+ * {(p: number, weights: number[], rows: number[][]) => number[]} */
 export const combine = (p, weights, rows) =>
-  Uint32Array.from(rows[0], (_, column) => {
+  rows[0].map((_, column) => {
     let high = 0;
     let low = 0;
     for (let i = 0; i < rows.length; i++) {
@@ -88,17 +68,19 @@ export function packedBytes(p, length) {
   return ceil((floor(length / group) * groupBits(p, group) + groupBits(p, length % group)) / 8);
 }
 
-/** Return packed elements. @type {(p: number, elements: Elements) => Uint8Array} */
+/** Return packed elements. @type {(p: number, elements: number[]) => Uint8Array} */
 export function pack(p, elements) {
   const packed = new Uint8Array(packedBytes(p, elements.length));
   const group = groupSize(p);
-  const sizes = range(group + 1).map((count) => groupBits(p, count));
+  const bitsOfGroup = groupBits(p, group);
   let place = 0; // in bits
   for (let start = 0; start < elements.length; start += group) {
-    const end = min(start + group, elements.length);
     let integer = 0;
-    for (let i = end; i-- > start; ) integer = integer * p + elements[i];
-    for (let taken, bits = sizes[end - start]; bits > 0; bits -= taken, place += taken) {
+    for (let i = min(start + group, elements.length); i-- > start; ) {
+      integer = integer * p + elements[i];
+    }
+    // The last integer may have fewer bits, of which the others are 0.
+    for (let taken, bits = bitsOfGroup; bits > 0; bits -= taken, place += taken) {
       taken = min(8 - (place % 8), bits);
       packed[place >>> 3] |= integer % 2 ** taken << place % 8;
       integer = floor(integer / 2 ** taken);

@@ -1,24 +1,65 @@
 /**
- * Hash functions of a plan's seed, and what a device draws by chance, in words of 64 bits.
+ * Hash functions of a plan's seed, and what a device draws by chance.
  *
  * `protocol/hashing.py` and `protocol/randomness.py` have the reasons.
  */
 
-import { big, bitLength, floor, range, sum } from "./arithmetic.js";
+import { big, bitLength, floor, range } from "./arithmetic.js";
 import { taggedHash, utf8 } from "./bytes.js";
 import { keystream } from "./keys.js";
-
-/** @import { Stream } from "./keys.js" */
 
 /** @typedef {(nbytes: number) => Uint8Array | Promise<Uint8Array>} Random */
 
 const PRIME = 2n ** 61n - 1n;
+const same = (/** @type {any} */ word) => word;
 const low64 = (/** @type {bigint} */ x) => BigInt.asUintN(64, x);
 
-/** Return the words of bytes, in little-endian order. @type {(bytes: Uint8Array) => bigint[]} */
-function toWords(bytes) {
-  const view = new DataView(bytes.buffer, bytes.byteOffset);
-  return range(bytes.length / 8).map((i) => view.getBigUint64(8 * i, true));
+/** Return `count` values below a bound that are made of a stream's words of 64 bits, or of 32, in
+ * little-endian order. Words with other values are passed over. @type {(read: Random, count:
+ * number, bound?: number | bigint, valueOf?: (word: any) => any, bytes?: 4 | 8) => Promise<any[]>}
+ */
+export async function draw(read, count, bound = Infinity, valueOf = same, bytes = 8) {
+  const values = [];
+  while (values.length < count) {
+    const drawn = await read(bytes * (count - values.length));
+    const view = new DataView(drawn.buffer, drawn.byteOffset);
+    for (let i = 0; i < drawn.length; i += bytes) {
+      const value = valueOf(bytes < 8 ? view.getUint32(i, true) : view.getBigUint64(i, true));
+      if (value < bound) values.push(value);
+    }
+  }
+  return values;
+}
+
+/** Return uniform elements modulo p: 32-bit words, without bits beyond those of p. @type {(p:
+ * number, count: number, read: Random) => Promise<number[]>} */
+export function uniform(p, count, read) {
+  const size = 2 ** bitLength(p - 1);
+  return draw(read, count, p, (word) => word % size, 4);
+}
+
+/** Return a multiple of 2^-53 below 1, of a word's upper bits. @type {(word: bigint) => number} */
+export const toFloat = (word) => Number(word >> 11n) * 2 ** -53;
+
+/** Return a number that is exactly uniform below a bound of up to 2^53. @type {(random: Random,
+ * bound: number) => Promise<number>} */
+export async function drawBelow(random, bound) {
+  const size = 2 ** bitLength(bound - 1);
+  const [drawn] = await draw(random, 1, bound, (word) => floor(toFloat(word) * size));
+  return drawn;
+}
+
+/** Flip coins that are true with probability floor(2^64 p / q) / 2^64, without a word if p >= q.
+ * @type {(random: Random, count: number, p: number, q: number) => Promise<boolean[]>} */
+export async function flipCoins(random, count, p, q) {
+  if (p >= q) return Array(count).fill(true);
+  let limit = 0n;
+  for (let bit = 0; bit < 64; bit++) {
+    const digit = 2 * p >= q ? 1 : 0; // all of these numbers are exact
+    p = 2 * p - digit * q;
+    limit = 2n * limit + big(digit);
+  }
+  return (await draw(random, count)).map((word) => word < limit);
 }
 
 /** Return the finaliser of SplitMix64, which is one-to-one. @type {(x: bigint) => bigint} */
@@ -35,55 +76,20 @@ export const halves = (word) => [word >> 32n, word & 0xffffffffn];
 export const scale = (half, bound) => Number((half * big(bound)) >> 32n);
 
 /** Return the stream of a plan's seed. @type {(seed: Uint8Array, purpose: string) =>
- * Promise<Stream>} */
-export const seededStream = async (seed, purpose) =>
-  keystream(await taggedHash("hashing v1", seed, utf8(purpose)));
+ * Promise<Random>} */
+export const seededStream = (seed, purpose) =>
+  keystream(taggedHash("hashing v1", seed, utf8(purpose)));
 
-/** Return the hash functions of a seed for keys of `chunks` numbers below 2^32: a fingerprint below
- * 2^61 - 1, and up to `outputs` words. @param {Uint8Array} seed @param {string} purpose @param
- * {number} chunks @param {number} outputs */
-export async function hashFamily(seed, purpose, chunks, outputs) {
+/** Return the hash function of a seed for keys of `chunks` numbers below 2^32. It returns a key's
+ * fingerprint below 2^61 - 1, and `outputs` words. @type {(seed: Uint8Array, purpose: string,
+ * chunks: number, outputs: number) => Promise<(key: number[]) => bigint[]>} */
+export async function hashFunction(seed, purpose, chunks, outputs) {
   const read = await seededStream(seed, purpose);
-  const /** @type {bigint[]} */ factors = [];
-  while (factors.length <= chunks) {
-    const drawn = toWords(await read(8 * (chunks + 1 - factors.length)));
-    factors.push(...drawn.map((word) => word & PRIME).filter((each) => each !== PRIME));
-  }
-  const keys = toWords(await read(16 * outputs));
-  const fingerprint = (/** @type {number[]} */ key) =>
-    key.reduce((sum, x, i) => sum + factors[i + 1] * big(x), factors[0]) % PRIME;
-  const hash = (/** @type {number[]} */ key, from = 0, to = outputs) => {
-    const print = fingerprint(key);
-    return range(to - from, from).map((i) => mix(low64(mix(print ^ keys[i]) + keys[outputs + i])));
+  const factors = await draw(read, chunks + 1, PRIME, (word) => word & PRIME);
+  const keys = await draw(read, 2 * outputs);
+  return (key) => {
+    const print = key.reduce((sum, x, i) => sum + factors[i + 1] * big(x), factors[0]) % PRIME;
+    const word = (/** @type {number} */ i) => mix(low64(mix(print ^ keys[i]) + keys[outputs + i]));
+    return [print, ...range(outputs).map(word)];
   };
-  return { fingerprint, hash };
-}
-
-/** Return random words. @type {(random: Random, count: number) => Promise<bigint[]>} */
-export const drawWords = async (random, count) => toWords(await random(8 * count));
-
-/** Return a multiple of 2^-53 below 1, of a word's upper bits. @type {(word: bigint) => number} */
-export const toFloat = (word) => Number(word >> 11n) * 2 ** -53;
-
-/** Flip coins that are true with probability floor(2^64 p / q) / 2^64, without a word if p >= q.
- * @type {(random: Random, count: number, p: number, q: number) => Promise<boolean[]>} */
-export async function flipCoins(random, count, p, q) {
-  if (p >= q) return Array(count).fill(true);
-  let limit = 0n;
-  for (let bit = 0; bit < 64; bit++) {
-    const digit = 2 * p >= q ? 1 : 0; // all of these numbers are exact
-    p = 2 * p - digit * q;
-    limit = 2n * limit + big(digit);
-  }
-  return (await drawWords(random, count)).map((word) => word < limit);
-}
-
-/** Return a number that is exactly uniform below a bound of up to 2^53. @type {(random: Random,
- * bound: number) => Promise<number>} */
-export async function drawBelow(random, bound) {
-  for (;;) {
-    const [word] = await drawWords(random, 1);
-    const drawn = floor(toFloat(word) * 2 ** bitLength(bound - 1));
-    if (drawn < bound) return drawn;
-  }
 }

@@ -28,7 +28,7 @@ export async function deriveIdentity(secret, service, study) {
     }));
   const credential = btoa(String.fromCharCode(...bytes))
     .replaceAll("+", "-").replaceAll("/", "_").slice(0, 43); // without "="
-  return { ...await signingKey(seed), credential, credentialDigest: await sha256(bytes), choices };
+  return { ...await signingKey(seed), credential, credentialDigest: sha256(bytes), choices };
 }
 
 /** Register an identity at a service that is not open; repeating it changes nothing. The token may
@@ -56,7 +56,7 @@ export async function enrolAtRegistrar(address, ticket, plan, identity, patience
   const json = { study, question, terms, rounds, identity: hex(identity) };
   const options = { ticket, json, patience, maxBytes: 4096 };
   const { signature } = await send(`${address}/v1/enrolments`, options);
-  const signed = await statement("enrolment", await enrolmentScope(plan), 0, identity);
+  const signed = statement("enrolment", await enrolmentScope(plan), 0, identity);
   const isSigned = await verify(unhex(terms.registrar), unhex(signature), signed);
   must(isSigned, "the registrar did not sign");
   return unhex(signature);

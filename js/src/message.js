@@ -9,20 +9,19 @@
  * agree on. The proof combines the columns and r more, the blinds, by coins of the sent shares.
  */
 
-import { ceil, isWhole, log2, range } from "./arithmetic.js";
+import { big, ceil, isWhole, log2, range } from "./arithmetic.js";
 import { concat, sha256, statement, taggedHash, u32, utf8 } from "./bytes.js";
 import { checkAuthority } from "./committee.js";
 import { must } from "./errors.js";
-import { MAX_PRIME, combine, isPrime, lagrangeMatrix } from "./field.js";
-import { pack, packedBytes, uniform } from "./field.js";
+import { MAX_PRIME, combine, isPrime, lagrangeMatrix, pack, packedBytes } from "./field.js";
+import { draw, uniform } from "./hashing.js";
 import { agreementKey, keystream } from "./keys.js";
 
 const SOUNDNESS_BITS = 48;
 
 /** @import { Bytes } from "./bytes.js" */
 /** @import { Parameters, Session } from "./committee.js" */
-/** @import { Elements } from "./field.js" */
-/** @import { SigningKey, Stream } from "./keys.js" */
+/** @import { SigningKey } from "./keys.js" */
 
 /** Return rho, C and r, the least with p^r >= 2^48 (2 (m - A) + 1): for no prime below 2^26 and m
  * up to 1,000 are the logarithms of both closer than 10^-13. @param {number} p @param {number}
@@ -44,81 +43,69 @@ export function messageBytes(p, length, parameters, enrolment) {
 /** Return the message with a vector; `random(32)` is its only chance. Throws a RefusedError if the
  * authority did not make the committee, and a MalformedError if it or the vector cannot be. @type
  * {(session: Session, identity: SigningKey, enrolment: Bytes, vector: {p: number, elements:
- * Elements}, random: (nbytes: number) => Bytes) => Promise<Bytes>} */
+ * number[]}, random: (nbytes: number) => Bytes) => Promise<Bytes>} */
 export async function makeMessage(session, identity, enrolment, { p, elements }, random) {
-  await checkAuthority(session);
   const { parameters, entries, digest } = session.committee;
   const { members, corrupt, threshold } = parameters;
   const { rho, columns, blinds } = sharing(p, elements.length, parameters);
   const isField = p > members + rho && p < MAX_PRIME && isPrime(p);
-  const isElement = (/** @type {number} */ x) => isWhole(x) && x >= 0 && x < p;
-  must(isField && elements.length && [...elements].every(isElement), "a vector is of no field");
+  const isVector = elements.length && elements.every((x) => isWhole(x) && x >= 0 && x < p);
+  must(isField && isVector);
 
   const own = identity.publicKey;
-  const label = await taggedHash("one-shot message v1", digest, own);
+  const label = taggedHash("one-shot message v1", digest, own);
   const drawn = concat(random(32), label, pack(p, elements));
-  const pair = await agreementKey(await taggedHash("one-shot key v1", drawn));
-  const stream = await keystream(await taggedHash("one-shot stream v1", drawn));
-  const secrets = await Promise.all(entries.map(({ key }) => pair.agree(key)));
-  /** @type {(name: string, member: number, blocks: number) => Promise<Bytes>} */
-  const derive = async (name, member, blocks) => {
+  const expand = async (/** @type {Bytes} */ key, /** @type {number} */ count) =>
+    uniform(p, count, await keystream(key));
+  const pair = await agreementKey(taggedHash("one-shot key v1", drawn));
+  const [hidden, , ...secrets] = await Promise.all([
+    expand(taggedHash("one-shot stream v1", drawn), rho * blinds),
+    checkAuthority(session),
+    ...entries.map(({ key }) => pair.agree(key)),
+  ]);
+  /** @type {(name: string, member: number, blocks: number) => Bytes} */
+  const derive = (name, member, blocks) => {
     const purpose = [utf8(`blindtally v1 ${name}\0`), u32(0), u32(member), label];
     const info = concat(secrets[member - 1], ...purpose);
-    return concat(...(await Promise.all(range(blocks, 1).map((i) => sha256(u32(i), info)))));
+    return concat(...range(blocks, 1).map((i) => sha256(u32(i), info)));
   };
 
   // The values of all polynomials at -1 .. -rho and 1 .. A, a row of C + r for each.
-  const hidden = await uniform(p, rho * blinds, stream);
   const rows = range(rho).map((i) => [
     ...range(columns).map((column) => elements[column * rho + i] ?? 0),
-    ...hidden.subarray(i * blinds, (i + 1) * blinds),
+    ...hidden.slice(i * blinds, (i + 1) * blinds),
   ]);
-  const expand = async (/** @type {number} */ member) => {
-    const key = await derive("one-shot expansion", member, 1);
-    return uniform(p, columns + blinds, await keystream(key.subarray(0, 16)));
-  };
-  const values = [...rows, ...(await Promise.all(range(corrupt, 1).map(expand)))];
+  const first = range(corrupt, 1);
+  const expanded = first.map((member) =>
+    expand(derive("one-shot expansion", member, 1).subarray(0, 16), columns + blinds));
+  const values = [...rows, ...(await Promise.all(expanded))];
 
   const sent = range(members - corrupt, corrupt + 1);
-  const nodes = [...range(rho).map((i) => -1 - i), ...range(corrupt, 1)];
-  const weights = lagrangeMatrix(p, nodes, sent);
-  const shares = await Promise.all(sent.map(async (member, i) => {
+  const weights = lagrangeMatrix(p, [...range(rho).map((i) => -1 - i), ...first], sent);
+  const shares = sent.map((member, i) => {
     const share = pack(p, combine(p, weights[i], values));
-    const pad = await derive("one-shot share", member, ceil(share.length / 32));
+    const pad = derive("one-shot share", member, ceil(share.length / 32));
     return share.map((byte, place) => byte ^ pad[place]);
-  }));
-  const root = await merkleRoot([...range(corrupt).map(() => new Uint8Array()), ...shares]);
-  const coins = await taggedHash("one-shot coins v1", label, pair.publicKey, root);
-  const proof = pack(p, await degreeProof(p, columns, blinds, values, await keystream(coins)));
-  const payload = [pair.publicKey, root, await sha256(proof)];
-  const signature = await identity.sign(await statement("one-shot message", label, 0, ...payload));
+  });
+  const root = merkleRoot([...first.map(() => new Uint8Array()), ...shares]);
+  const read = await keystream(taggedHash("one-shot coins v1", label, pair.publicKey, root));
+  const coins = await draw(read, columns * blinds, p, (word) => Number(word % big(p)));
+  const proof = pack(p, values.flatMap((row) => range(blinds).map((b) => {
+    let combined = row[columns + b];
+    for (let k = 0; k < columns; k++) combined = (combined + row[k] * coins[k * blinds + b]) % p;
+    return combined;
+  })));
+  const payload = [pair.publicKey, root, sha256(proof)];
+  const signature = await identity.sign(statement("one-shot message", label, 0, ...payload));
   return concat(own, enrolment, pair.publicKey, ...shares, proof, signature);
 }
 
-/** Return the Merkle root of leaves. @type {(leaves: Bytes[]) => Promise<Bytes>} */
-async function merkleRoot(leaves) {
-  let level = await Promise.all(leaves.map((leaf) => sha256(Uint8Array.of(0), leaf)));
+/** Return the Merkle root of leaves. @type {(leaves: Bytes[]) => Bytes} */
+function merkleRoot(leaves) {
+  let level = leaves.map((leaf) => sha256(Uint8Array.of(0), leaf));
   while (level.length & (level.length - 1)) level.push(new Uint8Array(32));
-  while (level.length > 1) {
-    const below = level;
-    level = await Promise.all(range(below.length / 2).map((i) =>
-      sha256(Uint8Array.of(1), below[2 * i], below[2 * i + 1])));
+  for (let half; (half = level.length / 2) >= 1; ) {
+    level = range(half).map((i) => sha256(Uint8Array.of(1), level[2 * i], level[2 * i + 1]));
   }
   return level[0];
-}
-
-/** Return the sums at each node of the blinds there and all columns times their coins. @type {(p:
- * number, columns: number, blinds: number, values: Elements[], read: Stream) => Promise<number[]>}
- * */
-async function degreeProof(p, columns, blinds, values, read) {
-  const bytes = await read(8 * columns * blinds);
-  const words = new DataView(bytes.buffer, bytes.byteOffset);
-  const coins = range(columns * blinds).map((i) =>
-    ((words.getUint32(8 * i + 4, true) % p) * (2 ** 32 % p) + words.getUint32(8 * i, true)) % p);
-  return values.flatMap((row) =>
-    range(blinds).map((b) => {
-      let combined = row[columns + b];
-      for (let k = 0; k < columns; k++) combined = (combined + row[k] * coins[k * blinds + b]) % p;
-      return combined;
-    }));
 }

@@ -21,7 +21,7 @@ const canonicalText = (value) =>
 export async function readPlan(text) {
   const plan = readJson(text);
   must(canonicalText(plan) === text, "a plan is not in the canonical form of RFC 8785");
-  return { plan, digest: await taggedHash("plan v2", utf8(text)) };
+  return { plan, digest: taggedHash("plan v2", utf8(text)) };
 }
 
 /** Return the value of a text of JSON, null for other texts. @type {(text: string) => any} */
@@ -36,6 +36,6 @@ export function readJson(text) {
 /** Return the 32 bytes for which a registrar signs the identities of a plan's study. @type {(plan:
  * any) => Promise<Uint8Array>} */
 export async function enrolmentScope({ question, rounds, study, terms }) {
-  const facts = await sha256(utf8(canonicalText({ question, rounds, terms })));
+  const facts = sha256(utf8(canonicalText({ question, rounds, terms })));
   return taggedHash("study v3", facts, utf8(study));
 }

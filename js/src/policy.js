@@ -2,7 +2,7 @@
 
 import { floor, max, min } from "./arithmetic.js";
 import { committeeParameters, largestCommittee } from "./committee.js";
-import { encoderOf } from "./encode.js";
+import { encodingOf } from "./encode.js";
 import { expect, refuse } from "./errors.js";
 import { messageBytes } from "./message.js";
 
@@ -54,14 +54,13 @@ export class Policy {
  * first limit that it exceeds, and a MalformedError if the plan cannot be. @type {(plan: any,
  * policy: Policy) => void} */
 export function checkPlan(plan, policy) {
-  const encoder = encoderOf(plan);
-  const { p, length } = encoder.shape(plan);
+  const { p, length, fault: impossible, showsOneDevice } = encodingOf(plan);
   const { question, terms, round, rounds } = plan;
   const { registrar } = terms;
-  const fault = round > rounds ? `is in round ${round} of ${rounds}` : encoder.fault?.(plan);
+  const fault = round > rounds ? `is in round ${round} of ${rounds}` : impossible;
   if (fault) refuse("plan", `has a plan that no honest study has: it ${fault}`);
   const nbytes = messageBytes(p, length, largestCommittee(terms), registrar ? 64 : 0);
-  const isExact = encoder.showsOneDevice?.(plan) && policy.max_epsilon < Infinity;
+  const isExact = showsOneDevice && policy.max_epsilon < Infinity;
   const limits = /** @type {any} */ ({ ...policy, ...FIXED_LIMITS });
   /** @type {Rule[]} */
   const rules = [
@@ -117,4 +116,4 @@ export function maxCopies(plan, { max_epsilon, min_threshold }) {
 
 /** Return the smallest count with which the service lists an item. @type {(plan: any) => number} */
 const leastCount = (plan) =>
-  plan.release?.threshold ?? encoderOf(plan).leastCount?.(plan) ?? plan.question.threshold;
+  plan.release?.threshold ?? encodingOf(plan).leastCount ?? plan.question.threshold;

@@ -141,7 +141,7 @@ async function recordMessage(part, identity, after) {
   outcome.leftOut = encoded.leftOut;
   const session = await openSession(opened, unhex(view.cohorts?.[0]?.committee));
   const bytes = await makeMessage(session, identity, enrolment, encoded, systemRandom);
-  Object.assign(vector, { digest: hex(await sha256(bytes)), message: hex(bytes) });
+  Object.assign(vector, { digest: hex(sha256(bytes)), message: hex(bytes) });
   await journal.record(vector, policy, plan);
   return vector;
 }

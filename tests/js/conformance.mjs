@@ -7,6 +7,7 @@ import { agreementKey, checkIdentity, signingKey, verify } from "../../js/src/ke
 import { makeMessage, messageBytes } from "../../js/src/message.js";
 import { enrolmentScope, readPlan } from "../../js/src/plan.js";
 import { checkFields } from "../../js/src/plan_fields.js";
+import { digest } from "../../js/src/sha256.js";
 
 const refuses = async (make) => {
   try {
@@ -64,14 +65,14 @@ const LISTS = {
   },
   signatures: {
     statements: async ({ identity, what, label, slot, payload, secret, ...known }) => {
-      const bytes = await statement(what, unhex(label), slot, unhex(payload));
+      const bytes = statement(what, unhex(label), slot, unhex(payload));
       const { publicKey, sign } = await signingKey(unhex(secret));
       const made = [publicKey, bytes, await sign(bytes)].map(hex);
       const isSigned = await verify(publicKey, unhex(known.signature), bytes);
       return isSigned && made.join() === [identity, known.statement, known.signature].join();
     },
     no_signatures: async ({ identity, what, label, slot, payload, signature }) => {
-      const bytes = await statement(what, unhex(label), slot, unhex(payload));
+      const bytes = statement(what, unhex(label), slot, unhex(payload));
       return !(await verify(unhex(identity), unhex(signature), bytes));
     },
     identities_to_refuse: ({ identity }) => refuses(() => checkIdentity(unhex(identity))),
@@ -93,8 +94,18 @@ const LISTS = {
   },
 };
 
+/** Throw an error unless hashes of all short lengths are those of WebCrypto. */
+async function checkHashes() {
+  for (let length = 0; length < 200; length++) {
+    const bytes = crypto.getRandomValues(new Uint8Array(length));
+    const expected = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+    if (hex(digest(bytes)) !== hex(expected)) throw new Error(`the hash of ${hex(bytes)} is wrong`);
+  }
+}
+
 /** Return for each list of the files in `known` how many cases it has, and which of them differ. */
 export async function main(known) {
+  await checkHashes();
   const results = {};
   for (const [file, lists] of Object.entries(LISTS)) {
     for (const [list, agrees] of Object.entries(lists)) {
