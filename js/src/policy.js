@@ -111,7 +111,7 @@ function committeeRules(terms, { committee, registrar, min_volunteers, min_commi
 /** Return how many copies of an item may count. @type {(plan: any, policy: Policy) => number} */
 export function maxCopies(plan, { max_epsilon, min_threshold }) {
   if (max_epsilon === Infinity || min_threshold < 1) return plan.question.contribution;
-  return max(1, floor(leastCount(plan) / min_threshold));
+  return max(1, floor(leastCount(plan) / max(min_threshold, 5)));
 }
 
 /** Return the smallest count with which the service lists an item. @type {(plan: any) => number} */

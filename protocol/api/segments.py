@@ -1,9 +1,9 @@
 """Tokens of the shown items in each segment of a domain with segments, and their documents.
 
-A segment's total is the sum of the estimated totals of its *shown* items, listed or not: those that
-five devices or more were counted with (`sampled_counts.py`). Rarer items are in no total: otherwise
-the difference between a segment and its items would show what a single device holds. For example, a
-segment whose 40 devices all hold different items has no total.
+A segment's total is the sum of the estimated totals of its *shown* items: those that are listed, or
+that five devices or more were counted with (`sampled_counts.py`). Rarer items are in no total:
+otherwise the difference between a segment and its items would show what a single device holds. For
+example, a segment whose 40 devices all hold different items has no total.
 
 Estimates of different items have nearly independent errors, so variances add up. A segment's total
 T has an interval as an item's count. Its share p = T / (T + U) among all segments, with the total U

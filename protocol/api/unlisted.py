@@ -211,7 +211,7 @@ def limits_of_list(plan: AnyPlan, rounds: CountedRounds) -> list[str]:
         is_possible = math.isfinite(bar.count) and bar.count <= _most(plan, rounds)
         count = f"a count below about {_whole(bar.count)}" if is_possible else "items"
         count += ", and larger ones that other items hide" if bar.is_lower_bound else ""
-        limits.append(f"The list misses {count}: {bar.cause}. To list more, {bar.step}.")
+        limits.append(f"The list may miss {count}: {bar.cause}. To list more, {bar.step}.")
     if mechanism_of(plan).rounds_needed(plan.question) is not None:
         limits.extend(_later_rounds(plan, rounds, is_over=True))
     return limits

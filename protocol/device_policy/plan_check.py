@@ -33,7 +33,7 @@ from protocol.device_policy.sizes_and_losses import (
 from protocol.mechanisms.central.release_mechanism import ReleasePlan
 from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan, mechanism_of
 from protocol.privacy.noise_loss import NoisyCounts, noise_epsilon
-from protocol.question_and_plan import copies_below
+from protocol.question_and_plan import DEFAULT_MIN_THRESHOLD, copies_below
 
 _NO_REGISTRAR_REASON: Final = (
     "names no registrar, so its server could invent the other devices: name one, or trust the "
@@ -91,12 +91,16 @@ def plan_violations(
 
 
 def max_copies(policy: Policy, plan: AnyPlan) -> int:
-    """Return the largest count of one item, so that few devices reach no threshold."""
+    """Return the largest count of one item, so that few devices reach no threshold.
+
+    A policy for trials, which accepts a threshold of 1, counts no more copies than the default,
+    because pages then call counts devices.
+    """
     is_sum = plan.mechanism in SUM_MECHANISMS
     is_hidden = is_sum and not any(_epsilon_violations(policy, noisy_counts(plan)))
     if not is_sum or is_hidden or policy.min_threshold < 1:
         return plan.question.contribution
-    return copies_below(plan.min_reported_count, policy.min_threshold)
+    return copies_below(plan.min_reported_count, max(policy.min_threshold, DEFAULT_MIN_THRESHOLD))
 
 
 def sharings(policy: Policy, plan: AnyPlan) -> int:

@@ -11,12 +11,12 @@ round.
 far as the item's rate stays: the item may have change points (`estimation/change_points.py`).
 
 **What is shown.** A *firm* item was counted with five devices or more, in the rounds that were
-read. Only firm items take part in change points, in the prior, in totals of segments and in the
-expected errors of the list. For example, with t = 4 an item needs five samples to be firm; each
-stands for four tokens, and is of one device. A *faint* item was counted with two to four devices,
-each of which stands for others. It may be listed by its own samples, if they make it heavy. Then
-the expected number of missed items depends on it, and no other number. All other items are hidden:
-`SampledCounts.shown` leaves them out before anything is estimated.
+read. Only firm items take part in change points, in the prior and in the expected errors of the
+list. For example, with t = 4 an item needs five samples to be firm; each stands for four tokens,
+and is of one device. A *faint* item was counted with two to four devices, each of which stands for
+others. It may be listed by its own samples, if they make it heavy. Then the total of its segment
+and the expected number of missed items depend on it, and no other number. All other items are
+hidden: `SampledCounts.shown` leaves them out before anything is estimated.
 
 **Heavy hitters** are chosen by their posterior probability, given that they are shown
 (`SampledCounts`).
@@ -261,11 +261,12 @@ class SampledCounts(SumMechanism[SumQ, P]):
         return min(max(lifts), float(terms.max_devices * plan.question.contribution))
 
     def shown_totals(self, question: SumQ, state: StudyState) -> list[Estimate]:
-        firm = self.firm_items(question, state)
-        if not firm.items:
+        shown = self.shown(question, state)
+        if not shown.items:
             return []
-        result = self._posterior(question, firm)
-        return _estimates(question, firm, np.arange(len(firm.items)), result)
+        result = self._posterior(question, shown)
+        is_counted = is_firm(question, shown) | (result.heavy >= question.confidence)
+        return _estimates(question, shown, np.flatnonzero(is_counted), result)
 
     def firm_items(self, question: SumQ, state: StudyState) -> StudyState:
         """Return `state` with the items that may be in any number shown."""

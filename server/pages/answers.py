@@ -153,8 +153,8 @@ def unresolved_keys(study: StudyView, sizes: Iterable[RoundSize]) -> str:
 class UnlistedItems:
     """Words on what a study does not list.
 
-    `reason` is why it lists nothing, `limits` what its list leaves out, and `least` the count from
-    which an item is listed. The other `options` have the `count` in words, and their ends as
+    `reason` is why it lists nothing, `limits` what its list leaves out, and `least` the count that
+    all listed items reach. The other `options` have the `count` in words, and their ends as
     numbers if sums bound them.
     """
 
@@ -163,6 +163,13 @@ class UnlistedItems:
     options: tuple[HeavyHitter, ...]
     count: str
     least: str
+
+
+def least_listed(bar: float, threshold: float, items: Sequence[HeavyHitter]) -> str:
+    """Return the `bar` from which an item is listed, or the count of one that noise has listed."""
+    if not threshold < bar < math.inf:
+        return f"{threshold:,g}"
+    return f"about {min([math.ceil(bar), *(round(item.estimate) for item in items)]):,}"
 
 
 async def _unlisted_items(
@@ -193,7 +200,7 @@ async def _unlisted_items(
         tuple(limits_of_list(plan, counted)) if items else (),
         tuple(HeavyHitter(item=option, **ends) for option in options),
         count_with_range(plan, counted),
-        f"about {math.ceil(bar):,}" if threshold < bar < math.inf else f"{threshold:,g}",
+        least_listed(bar, threshold, items),
     )
 
 

@@ -368,7 +368,9 @@ def test_a_rule_that_reports_items_of_any_count_is_refused(mechanism: str) -> No
 def test_fewer_devices_than_the_policys_threshold_reach_no_threshold() -> None:
     for threshold, copies in ((5, 1), (9.9, 1), (10, 2), (1000, 200)):
         question = QUESTION.model_copy(update={"threshold": threshold})
-        assert max_copies(POLICY, PLAN.model_copy(update={"question": question})) == copies
+        plan = PLAN.model_copy(update={"question": question})
+        for policy in (POLICY, replace(POLICY, min_threshold=1)):
+            assert max_copies(policy, plan) == copies
     coins = trie(mode="sample-threshold", every_round=False, contribution=3)
     assert max_copies(POLICY, coins) == coins.release.threshold // 5
     assert max_copies(POLICY, trie(contribution=3)) == 3  # noise hides each device

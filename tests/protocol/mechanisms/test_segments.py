@@ -13,6 +13,7 @@ from protocol.domains import Domain
 from protocol.domains.hashed import HashedProduct
 from protocol.domains.product import Product
 from protocol.domains.strings import Alphabet, Utf8
+from protocol.estimation.estimates import HOLDERS_COLUMN
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion, parse_question
 from protocol.question_and_plan import Terms
 from protocol.simulation.study import run_study
@@ -140,6 +141,24 @@ def test_a_total_has_no_item_of_fewer_than_five_devices(mechanism: str) -> None:
     five = [{"west:aa": 1, f"west:{n}": 1} for n in range(5)]
     totals = segment_totals(question, run(question, [*crowd, *five], 1, 1))
     assert totals["west"].total.value == 5
+
+
+@pytest.mark.parametrize("mechanism", ["adaptive-iblt", "tracked"])
+def test_a_total_has_all_listed_items(mechanism: str) -> None:
+    """Few samples of an item list it, though fewer than five devices were counted with it."""
+    question = asked(mechanism, DOMAINS["text"], threshold=5, message_bytes=5600)
+    only_faint = 0
+    for seed in range(5):
+        rng = Random(seed)
+        held = [{f"{rng.choice(SEGMENTS)}:{rng.choice(WORDS)}": 1} for _ in range(120)]
+        state = run(question, held, 1, seed)
+        totals, listed = segment_totals(question, state), Counter[str]()
+        for each in SUM_MECHANISMS[mechanism].final_estimates(question, state):
+            listed[each.item.partition(":")[0]] += each.count
+            only_faint += state.column(HOLDERS_COLUMN)[state.rows[each.item]] < 5
+        for segment, count in listed.items():
+            assert totals[segment].total.value >= count - 0.01
+    assert only_faint
 
 
 def test_rounds_that_were_not_read_do_not_show_the_total_of_one_device() -> None:

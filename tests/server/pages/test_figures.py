@@ -1,13 +1,16 @@
 """Numbers on pages: each is right, rounded to what is known, or not shown."""
 
 import csv
+import math
 import re
 
 import pytest
 from sqlalchemy import insert, select, text, update
 from sqlalchemy.orm import Session
 
+from protocol.api.messages import HeavyHitter
 from server.db.schema import RoundRow
+from server.pages.answers import least_listed
 from tests.server.harness import Served, histogram_request, play, study_request, together
 from tests.server.pages.browsing import page_of
 
@@ -81,6 +84,15 @@ async def test_a_trie_that_finds_nothing_names_the_votes_that_epsilon_needs(serv
     assert re.search(r"<h2.*?>Items.* about ([0-9]+) .*from a count of about \1 ", page, re.DOTALL)
     assert "Quantiles" not in page
     assert '<table class="hits"' not in page
+
+
+def test_a_heading_is_true_of_an_item_that_noise_has_listed() -> None:
+    ends = {"standard_error": 9, "low": 0, "high": 600}
+    words = [HeavyHitter(item="the", estimate=n, **ends) for n in (251, 101.6)]
+    assert [least_listed(165.2, 10, words[:n]) for n in (0, 1, 2)] == [
+        "about 166", "about 166", "about 102",
+    ]  # fmt: skip
+    assert least_listed(10, 10, words) == least_listed(math.inf, 10, words) == "10"
 
 
 async def test_options_below_the_threshold_are_shown_without_a_number(served: Served) -> None:
