@@ -146,12 +146,7 @@ def test_nothing_is_sampled_at_a_threshold_of_1_so_that_the_bound_is_exact() -> 
 
 LETTERS = Alphabet(characters="abcdefgh", length=2)
 TERMS = Terms(cohort_size=40, minimum=20, dropout=0.1)
-ASKED: dict[str, Any] = {
-    "threshold": 1,
-    "contribution": 1,
-    "domain": LETTERS,
-    "message_bytes": 16_364,
-}
+ASKED = dict[str, Any](threshold=1, contribution=1, domain=LETTERS, message_bytes=16_364)
 CENTRAL: dict[str, Any] = ASKED | {"epsilon": 8, "delta": 0.6, "every_round": False}
 
 SAMPLED_HISTOGRAM = HierarchicalHistogramQuestion(

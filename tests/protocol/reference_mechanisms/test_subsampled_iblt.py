@@ -31,12 +31,7 @@ TERMS = Terms(cohort_size=1000, minimum=500, cohorts=10)
 
 
 def question(**changes: Any) -> SubsampledIbltQuestion:
-    asked: dict[str, Any] = {
-        "threshold": 50,
-        "contribution": 1,
-        "domain": LETTERS,
-        "message_bytes": 18_364,
-    }
+    asked = dict[str, Any](threshold=50, contribution=1, domain=LETTERS, message_bytes=18_364)
     return SubsampledIbltQuestion(**(asked | changes))
 
 

@@ -29,12 +29,7 @@ TERMS = Terms(cohort_size=1000, minimum=500, cohorts=10)
 
 
 def question(**changes: Any) -> AdaptiveIbltQuestion:
-    asked: dict[str, Any] = {
-        "threshold": 50,
-        "contribution": 1,
-        "domain": ROOT,
-        "message_bytes": 14_364,
-    }
+    asked = dict[str, Any](threshold=50, contribution=1, domain=ROOT, message_bytes=14_364)
     return AdaptiveIbltQuestion(**(asked | changes))
 
 

@@ -42,12 +42,7 @@ ZIPF = 1 / np.arange(1, len(ITEMS) + 1) ** 1.1
 
 
 def question(**changes: Any) -> TrackedQuestion:
-    asked: dict[str, Any] = {
-        "threshold": 60,
-        "contribution": 1,
-        "domain": LETTERS,
-        "message_bytes": 10_844,
-    }
+    asked = dict[str, Any](threshold=60, contribution=1, domain=LETTERS, message_bytes=10_844)
     return TrackedQuestion(**(asked | changes))
 
 
