@@ -183,8 +183,7 @@ def row_of_lanes(first: str) -> list[str]:
 
 def test_an_encrypted_share_is_a_commitment_and_a_ciphertext() -> None:
     parts = re.search(
-        r"An encrypted share is a commitment to the share \((\d+)\) .*? ciphertext \((\d+)\)",
-        PROSE,
+        r"An encrypted share is a commitment to the share \((\d+)\) .*? ciphertext \((\d+)\)", PROSE
     )
     assert parts
     assert sum(map(int, parts.groups())) == ENCRYPTED_SHARE_BYTES

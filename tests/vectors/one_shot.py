@@ -484,14 +484,7 @@ def one_shot() -> Any:
     ]
     packed = [
         {"p": p, "elements": row, "packed": pack(p, row).hex()}
-        for p, length in (
-            (521, 1),
-            (521, 9),
-            (4129, 10),
-            (65537, 4),
-            (16777213, 3),
-            (2**26 - 5, 3),
-        )
+        for p, length in ((521, 1), (521, 9), (4129, 10), (65537, 4), (16777213, 3), (2**26 - 5, 3))
         for row in ref.mask(stream(f"packing {p} {length}", 16), [(p, length)])
     ]
     malformed = [

@@ -38,8 +38,7 @@ def test_primes_below_ten_thousand_are_those_of_a_sieve() -> None:
 
 
 @pytest.mark.parametrize(
-    ("least", "prime"),
-    [(0, 13), (14, 37), (257, 277), (509, 521), (522, 541), (10_000, 10_009)],
+    ("least", "prime"), [(0, 13), (14, 37), (257, 277), (509, 521), (522, 541), (10_000, 10_009)]
 )
 def test_a_suitable_prime_is_one_modulo_12_or_20(least: int, prime: int) -> None:
     assert suitable_prime(least) == prime

@@ -223,10 +223,7 @@ async def test_a_replica_whose_postgresql_became_read_only_is_not_ready(
 
 
 async def test_readiness_requests_probe_an_idle_database_once_a_second_without_a_change(
-    served: Served,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    pass_second: Callable[[], None],
+    served: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pass_second: Callable[[], None]
 ) -> None:
     pass_second()  # a service that has just written is not idle
     files = tmp_path / "test.db", tmp_path / "test.db-wal"

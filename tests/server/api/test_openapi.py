@@ -4,12 +4,7 @@ from typing import Any
 
 import pytest
 
-from protocol.api.messages import (
-    EnrolmentRequest,
-    PopulationRequest,
-    ShareRequest,
-    StudyRequest,
-)
+from protocol.api.messages import EnrolmentRequest, PopulationRequest, ShareRequest, StudyRequest
 from protocol.api.messages_outside_sums import JoinRequest
 from tests.server.harness import Served
 

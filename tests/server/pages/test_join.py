@@ -58,11 +58,7 @@ async def test_the_page_states_what_is_asked_sent_and_seen_and_which_scripts_it_
     ):
         assert text in page
     limits = json.loads(re.search(r'data-policy="(\{.*?\})"', page)[1])  # type: ignore[index]
-    assert limits == {
-        "committee": [*PINNED],
-        "trust_server_identities": True,
-        "min_cohort": 4,
-    }
+    assert limits == {"committee": [*PINNED], "trust_server_identities": True, "min_cohort": 4}
     for name in ("blindtally-device.js", "join.js"):
         digest = sha256(assets()[name].body)
         assert f"<code>{digest.hexdigest()}</code>" in page
