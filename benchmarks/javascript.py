@@ -11,8 +11,8 @@ shares are of one polynomial, so a device can add what it wants. A proof needs a
 element of Prio3 has 16 bytes, and each of ours has 15 bits.
 
 A message of `tracked` includes the encoding of its items; 490 elements are what 367 words need in
-all. Times are the shortest of N, which other work disturbs least. `memory` is the largest resident
-memory of a renderer of Chromium that made all messages once, beyond that of an empty page.
+all. Times are the shortest of N, which other work disturbs least. `memory` is what a page's
+renderer has for itself at its peak, beyond that of an empty page, if it makes all messages once.
 """
 
 import gzip
@@ -44,7 +44,10 @@ _BUNDLE: Final = ROOT / "server" / "pages" / "static" / "blindtally-device.js"
 _ELEMENTS: Final = 490
 _FIRST_BYTES: Final = 1400
 _WORDS: Final = ("hello", "brunch", "selfie")
-_PEAK: Final = re.compile(r"VmHWM:\s+(\d+) kB")
+_OF_WINDOW: Final = "--top-chrome-webui"
+# The most resident memory, and the pages of files, such as the browser's program: all of its
+# processes share them. Its compilers alone add 8 MB of such pages once a script is hot.
+_SIZES: Final = re.compile(r"(?:VmHWM|RssFile):\s+(\d+) kB")
 
 
 def tracked_plan() -> dict[str, Any]:
@@ -77,7 +80,7 @@ def prio3_messages(runs: int) -> dict[str, dict[str, float]]:
 
 @contextmanager
 def page_of_chromium() -> Iterator[tuple[Page, list[int]]]:
-    """Yield a page of a new Chromium, and a list with the peak bytes of its renderer at the end."""
+    """Yield a page of a new Chromium, and a list of the peak bytes of its renderers."""
     path = os.environ.get("BLINDTALLY_CHROMIUM") or shutil.which("chromium")
     peaks = list[int]()
     with sync_playwright() as playwright:
@@ -86,9 +89,11 @@ def page_of_chromium() -> Iterator[tuple[Page, list[int]]]:
         yield browser.new_page(), peaks
         processes = browser.new_browser_cdp_session().send("SystemInfo.getProcessInfo")
         for process in processes["processInfo"]:
-            if process["type"] == "renderer":
-                status = Path(f"/proc/{process['id']}/status").read_text()
-                peaks += [1024 * int(kilobytes) for kilobytes in _PEAK.findall(status)]
+            folder = Path(f"/proc/{process['id']}")
+            # The browser's own window has a renderer, too, whose memory varies by 30 MB.
+            if process["type"] == "renderer" and _OF_WINDOW not in (folder / "cmdline").read_text():
+                peak, shared = _SIZES.findall((folder / "status").read_text())
+                peaks.append(1024 * (int(peak) - int(shared)))
         browser.close()
 
 
@@ -113,8 +118,10 @@ def lines_of_a_reader() -> int:
 
 def goal_rows(runs: int) -> Iterator[BenchmarkRow]:
     """Yield each figure next to its goal."""
+    module = str(_FOLDER / "javascript_messages.mjs")
     given = {"plan": tracked_plan(), "items": _WORDS, "runs": runs}
-    node = run_node(str(_FOLDER / "javascript_messages.mjs"), given)
+    given["committees"] = run_node(module, {})
+    node = run_node(module, given)
     page, memory = page_messages(given)
     prio3 = prio3_messages(runs)
     for entries, theirs in prio3.items():

@@ -1,31 +1,29 @@
 // Times messages of a device in JavaScript, in Node or in a page.
-import { hex, statement, systemRandom as random } from "../js/src/bytes.js";
-import { committeeParameters } from "../js/src/committee.js";
+import { concat, hex, statement, systemRandom as random, u32, unhex } from "../js/src/bytes.js";
+import { committeeParameters, readCommittee } from "../js/src/committee.js";
 import { encode } from "../js/src/encode.js";
 import { suitablePrime } from "../js/src/field.js";
 import { agreementKey, signingKey } from "../js/src/keys.js";
 import { makeMessage } from "../js/src/message.js";
 
-/** Return a session of `members` whose authority is checked: its operators have signed. */
-async function sessionOf(members, corrupt, dropout) {
-  const terms = { members: Array(members), corrupt, dropout };
+/** Return a committee's bytes, and the operators or the registrar who signed it, in hexadecimal. */
+async function committeeOf(members, isDrawn, rate) {
   const planDigest = random(32);
-  const entries = await Promise.all(
-    Array.from({ length: members }, async () => {
-      const { publicKey, sign } = await signingKey(random(32));
-      const key = (await agreementKey(random(32))).publicKey;
-      const signature = await sign(statement("one-shot member key", planDigest, 0, key));
-      return { identity: publicKey, key, signature };
-    }),
-  );
-  const parameters = committeeParameters(terms);
-  const operators = entries.map(({ identity }) => hex(identity));
-  const committee = { planDigest, number: 0, parameters, entries, digest: random(32) };
-  if (members <= 10) return { committee, operators };
+  const entries = Array.from({ length: members }, async () => {
+    const { publicKey, sign } = await signingKey(random(32));
+    const key = (await agreementKey(random(32))).publicKey;
+    return concat(publicKey, key, await sign(statement("one-shot member key", planDigest, 0, key)));
+  });
+  const terms = { members: Array(members), corrupt: rate, dropout: rate };
+  const numbers = [0, ...Object.values(committeeParameters(terms))];
+  const signed = concat(planDigest, ...numbers.map(u32), ...(await Promise.all(entries)));
+  if (!isDrawn) {
+    const operators = await Promise.all(entries.map(async (entry) => hex((await entry).subarray(0, 32))));
+    return { committee: hex(signed), operators };
+  }
   const { publicKey, sign } = await signingKey(random(32));
-  const signed = random(52 + 128 * members);
   const signature = await sign(statement("one-shot committee", planDigest, 0, signed));
-  return { committee: { ...committee, signed, signature }, registrar: hex(publicKey) };
+  return { committee: hex(concat(signed, signature)), registrar: hex(publicKey) };
 }
 
 /** Return the least milliseconds of `runs` messages, and their bytes. */
@@ -42,14 +40,18 @@ async function timed(runs, session, vectorOf) {
 }
 
 /**
- * Return time and bytes of messages by a plan of seven operators, with the encoding of its items,
- * and of vectors of 490 and 1,000 elements modulo a prime of 15 bits, by seven operators (which
- * Prio3 is compared with) and by 100 members of a registrar.
+ * Return committees of seven operators and of 100 members of a registrar; with such `committees`,
+ * return time and bytes of messages by a plan of the operators, with the encoding of its items, and
+ * of vectors of 490 and 1,000 elements modulo a prime of 15 bits.
  */
-export async function main({ plan, items, runs }) {
+export async function main({ plan, items, runs, committees }) {
+  if (!committees) return [await committeeOf(7, false, 0.15), await committeeOf(100, true, 0.1)];
+  const sessions = committees.map(async ({ committee, ...authority }) => ({
+    committee: await readCommittee(unhex(committee)), ...authority,
+  }));
+  const [operators, drawn] = await Promise.all(sessions);
   const p = suitablePrime(20_000);
   const vector = (length) => () => ({ p, elements: Array.from({ length }, (_, i) => i % p) });
-  const [operators, drawn] = [await sessionOf(7, 0.15, 0.15), await sessionOf(100, 0.1, 0.1)];
   return {
     plan: await timed(runs, operators, () => encode(plan, items)),
     490: await timed(runs, operators, vector(490)),

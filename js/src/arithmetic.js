@@ -13,6 +13,12 @@ export const zeros = (count) => Array(count).fill(0);
 /** Return the sum of numbers. @type {(numbers: number[]) => number} */
 export const sum = (numbers) => numbers.reduce((total, each) => total + each, 0);
 
+/** Return whether a number is prime. @type {(n: number) => boolean} */
+export function isPrime(n) {
+  for (let divisor = 2; divisor * divisor <= n; divisor++) if (n % divisor === 0) return false;
+  return n > 1;
+}
+
 /** Return base^exponent. @type {(base: number, exponent: number) => number} */
 export const power = (base, exponent) => Array(exponent).fill(base).reduce((a, b) => a * b, 1);
 

@@ -1,5 +1,6 @@
 /** Bytes: hexadecimal texts, hashes, and the statements that devices sign. */
 
+import { range } from "./arithmetic.js";
 import { must } from "./errors.js";
 import { digest } from "./sha256.js";
 
@@ -11,13 +12,15 @@ const encoder = new TextEncoder();
 /** Return lower-case hexadecimal digits. @type {(n: number, count?: number) => string} */
 export const hexDigits = (n, count = 2) => n.toString(16).padStart(count, "0");
 
+const PAIRS = range(256).map((byte) => hexDigits(byte));
+
 /** Return two digits for each byte. @type {(bytes: ArrayLike<number>) => string} */
-export const hex = (bytes) => Array.from(bytes, (byte) => hexDigits(byte)).join("");
+export const hex = (bytes) => Array.from(bytes, (byte) => PAIRS[byte]).join("");
 
 /** Return the bytes of hexadecimal digits. @type {(text: string) => Bytes} */
 export function unhex(text) {
-  must(/^([0-9a-f]{2})*$/i.test(text), "bytes have two hexadecimal digits each");
-  return Uint8Array.from(text.match(/../g) ?? [], (digits) => parseInt(digits, 16));
+  must(text.length % 2 === 0 && /^[0-9a-f]*$/i.test(text), "bytes have two hexadecimal digits each");
+  return Uint8Array.from(range(text.length / 2), (i) => parseInt(text.slice(2 * i, 2 * i + 2), 16));
 }
 
 /** Return the bytes of a text. @type {(text: string) => Bytes} */

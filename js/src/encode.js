@@ -59,29 +59,35 @@ export async function encode(
 ) {
   const encoding = encodingOf(plan);
   const domain = domainOf(plan.question.domain);
-  const counts = countItems(items);
-  const inside = insideDomain(encoding.canonical ?? domain.canonical, counts);
-  const limited = inside.map(([item, count]) => /** @type {Count} */ ([item, min(count, maxCopies)]));
-  const kept = await clip(limited, plan.question.contribution, choices);
+  const { all, inside } = countItems(items, encoding.canonical ?? domain.canonical);
+  for (const each of inside) each[1] = min(each[1], maxCopies);
+  const kept = await clip(inside, plan.question.contribution, choices);
   const held = kept.map(([item, count]) => ({ item, count, ...domain.keyed(item) }));
   const elements = await encoding.encode(held, random);
-  return { p: encoding.p, elements, leftOut: total([...counts]) - total(kept) };
+  return { p: encoding.p, elements, leftOut: all - total(kept) };
 }
 
 /** Return the sum of counts. @type {(counts: Count[]) => number} */
 const total = (counts) => sum(counts.map(([, count]) => count));
 
-/** Return the texts of items with their counts. @type {(items: Map<any, number> | Iterable<any>) =>
- * Map<string, number>} */
-function countItems(items) {
-  const counts = new Map();
+/** Return the number of all items, and the canonical ones with their counts, by code points. @type
+ * {(items: Map<any, number> | Iterable<any>, canonical: Form) => {all: number, inside: Count[]}} */
+function countItems(items, canonical) {
   const pairs = items instanceof Map ? items : Array.from(items, (item) => [item, 1]);
+  const /** @type {Map<string, Count>} */ inside = new Map(); // by the bytes of an item
+  let all = 0;
   for (const [item, count] of pairs) {
     expect(isWhole(count) && count >= 0, `a count is a whole number, got ${count}`);
+    all += count;
     const text = itemText(item);
-    counts.set(text, (counts.get(text) ?? 0) + count);
+    // Half of a character has no bytes.
+    const form = count && !/\p{Surrogate}/u.test(text) ? canonical(text) : null;
+    if (form === null) continue;
+    const bytes = hex(utf8(form));
+    inside.set(bytes, [form, (inside.get(bytes)?.[1] ?? 0) + count]);
   }
-  return counts;
+  const bytesInOrder = [...inside.keys()].sort();
+  return { all, inside: bytesInOrder.map((bytes) => /** @type {Count} */ (inside.get(bytes))) };
 }
 
 /** Return the same text of a number as in Python. @type {(item: any) => string} */
@@ -89,20 +95,6 @@ function itemText(item) {
   if (typeof item === "string") return item;
   expect(item === +item, "an item is a text or a number");
   return Math.abs(item) <= 2 ** 53 && Number.isInteger(item) ? `${item + 0}` : numberText(item);
-}
-
-/** Return the canonical items, sorted by code points. @type {(canonical: Form, counts: Map<string,
- * number>) => Count[]} */
-function insideDomain(canonical, counts) {
-  const /** @type {Map<string, Count>} */ inside = new Map(); // by the bytes, in their order
-  for (const [item, count] of counts) {
-    if (!count || /\p{Surrogate}/u.test(item)) continue; // half of a character has no bytes
-    const text = canonical(item);
-    if (text === null) continue;
-    const bytes = hex(utf8(text));
-    inside.set(bytes, [text, (inside.get(bytes)?.[1] ?? 0) + count]);
-  }
-  return [...inside].sort(([a], [b]) => (a < b ? -1 : 1)).map(([, held]) => held);
 }
 
 /** Return `most` of the copies, drawn without replacement by Floyd's algorithm, or all if fewer.

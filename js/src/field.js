@@ -5,16 +5,10 @@
  * b / g is smallest. The integers follow each other, the lowest bits first.
  */
 
-import { bitLength, ceil, floor, max, min, power } from "./arithmetic.js";
+import { bitLength, ceil, floor, isPrime, max, min, power } from "./arithmetic.js";
 
 export const MAX_PRIME = 2 ** 26;
 const LIMB = 2 ** 13; // two limbs have 26 bits
-
-/** Return whether a number is prime. @type {(n: number) => boolean} */
-export function isPrime(n) {
-  for (let divisor = 2; divisor * divisor <= n; divisor++) if (n % divisor === 0) return false;
-  return n > 1;
-}
 
 /** Return the least prime from `p` on that is 1 modulo 12 or 20. @type {(p: number) => number} */
 export function suitablePrime(p) {

@@ -53,12 +53,8 @@ export async function drawBelow(random, bound) {
  * @type {(random: Random, count: number, p: number, q: number) => Promise<boolean[]>} */
 export async function flipCoins(random, count, p, q) {
   if (p >= q) return Array(count).fill(true);
-  let limit = 0n;
-  for (let bit = 0; bit < 64; bit++) {
-    const digit = 2 * p >= q ? 1 : 0; // all of these numbers are exact
-    p = 2 * p - digit * q;
-    limit = 2n * limit + big(digit);
-  }
+  const [above, below] = [p, q].map((x) => big(floor(x * 2 ** 1023))); // exact, from 2^-970 on
+  const limit = (above << 64n) / below;
   return (await draw(random, count)).map((word) => word < limit);
 }
 

@@ -9,11 +9,11 @@
  * agree on. The proof combines the columns and r more, the blinds, by coins of the sent shares.
  */
 
-import { big, ceil, isWhole, log2, range } from "./arithmetic.js";
+import { big, ceil, isPrime, isWhole, log2, range } from "./arithmetic.js";
 import { concat, sha256, statement, taggedHash, u32, utf8 } from "./bytes.js";
 import { checkAuthority } from "./committee.js";
 import { must } from "./errors.js";
-import { MAX_PRIME, combine, isPrime, lagrangeMatrix, pack, packedBytes } from "./field.js";
+import { MAX_PRIME, combine, lagrangeMatrix, pack, packedBytes } from "./field.js";
 import { draw, uniform } from "./hashing.js";
 import { agreementKey, keystream } from "./keys.js";
 

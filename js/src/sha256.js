@@ -5,9 +5,9 @@
  * The constants are the first 32 bits after the point of the roots of primes.
  */
 
-import { range } from "./arithmetic.js";
+import { isPrime, range } from "./arithmetic.js";
 
-const PRIMES = range(310, 2).filter((n) => range(n - 2, 2).every((divisor) => n % divisor));
+const PRIMES = range(310, 2).filter(isPrime);
 const fraction = (/** @type {number} */ root) => (root % 1) * 2 ** 32;
 const ROUNDS = Int32Array.from(PRIMES, (prime) => fraction(Math.cbrt(prime)));
 const START = Int32Array.from(PRIMES.slice(0, 8), (prime) => fraction(Math.sqrt(prime)));
@@ -22,7 +22,7 @@ export function digest(bytes) {
   padded.set(bytes);
   padded[length] = 128;
   const view = new DataView(padded.buffer);
-  view.setBigUint64(padded.length - 8, BigInt(8 * length));
+  view.setUint32(padded.length - 4, 8 * length); // of half a gigabyte at most
   const state = START.slice();
   const w = new Int32Array(64);
   for (let block = 0; block < padded.length; block += 64) {
