@@ -19,7 +19,7 @@ import { checkIdentity, verify } from "./keys.js";
 /** @import { Bytes } from "./bytes.js" */
 
 /** @typedef {ReturnType<typeof numbersOf>} Parameters */
-/** @typedef {Awaited<ReturnType<typeof readCommittee>>} Committee */
+/** @typedef {ReturnType<typeof readCommittee>} Committee */
 /** A committee, and the keys of those who must have signed it: of operators, each one its own key.
  * @typedef {{committee: Committee, operators?: string[], registrar?: string}} Session */
 
@@ -80,7 +80,7 @@ export function primeAbove(terms, largest) {
 
 /** Return the parts of a committee's bytes; throws a MalformedError if they are of none. @param
  * {Bytes} bytes */
-export async function readCommittee(bytes) {
+export function readCommittee(bytes) {
   const members = floor((bytes.length - HEAD_BYTES) / ENTRY_BYTES);
   const end = HEAD_BYTES + members * ENTRY_BYTES;
   must(members > 0 && (bytes.length - end) % 64 === 0, "a committee is cut off");
@@ -105,9 +105,9 @@ export async function readCommittee(bytes) {
 /** Return the facts of the sum of a one-shot plan, which the policy accepts, with the committee
  * that the server shows. Throws a RefusedError if the plan's terms do not allow it, and a
  * MalformedError if its bytes are of none. @type {(read: {plan: any, digest: Bytes}, bytes: Bytes)
- * => Promise<Session>} */
-export async function openSession({ plan, digest }, bytes) {
-  const committee = await readCommittee(bytes);
+ * => Session} */
+export function openSession({ plan, digest }, bytes) {
+  const committee = readCommittee(bytes);
   const { committee: terms, registrar } = plan.terms;
   const whole = committeeParameters(terms);
   const { members, corrupt, dropouts, threshold } = committee.parameters;

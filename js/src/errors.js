@@ -1,26 +1,16 @@
 /** Errors of a device: each says what is wrong and what to do, and has no secret. */
 
-/** Error of one of four names. A `RefusedError` has the `limit` of the policy, or the promise that
- * the study breaks, and the value that would do; a `ServiceError` a status, 0 if the service was out
- * of reach, the `type` of the problem, and seconds to wait. A `MalformedError` is of what no honest
- * service sends. After a `JournalError`, nothing may be sent. */
-export class DeviceError extends Error {
-  limit = /** @type {string | null} */ (null);
-  needed = /** @type {any} */ (null);
-  status = /** @type {number | null} */ (null);
-  type = "";
-  retryAfter = 0;
-
-  /** @param {string} name @param {string} message @param {object} [facts] */
-  constructor(name, message, facts) {
-    super(message);
-    Object.assign(this, { name }, facts);
-  }
-}
+/** Return an error with one of four names. A `RefusedError` has the `limit` of the policy, or the
+ * promise that the study breaks, and the value that would do; a `ServiceError` a status, 0 if the
+ * service was out of reach, the `type` of the problem, and seconds to wait. A `MalformedError` is of
+ * what no honest service sends. After a `JournalError`, nothing may be sent. @type {(name: string,
+ * message: string, facts?: object) => Error} */
+export const namedError = (name, message, facts) =>
+  Object.assign(new Error(message), { name, ...facts });
 
 /** Refuse a study. @type {(limit: string, reason: string, needed?: any) => never} */
 export function refuse(limit, reason, needed = null) {
-  throw new DeviceError("RefusedError", `the study ${reason} (${limit})`, { limit, needed });
+  throw namedError("RefusedError", `the study ${reason} (${limit})`, { limit, needed });
 }
 
 /** Refuse what devices in JavaScript do not do. @type {(limit: string, what: string) => never} */
@@ -36,7 +26,7 @@ export function expect(holds, advice) {
 
 /** Throw a MalformedError unless a condition holds. @type {(holds: any, fault?: string) => void} */
 export function must(holds, fault = "no honest study has these numbers") {
-  if (!holds) throw new DeviceError("MalformedError", fault);
+  if (!holds) throw namedError("MalformedError", fault);
 }
 
 /** Return a number, which must be in a range. @type {(value: number, least: number, most: number)

@@ -5,7 +5,8 @@
  * it returns to a study, and nobody can link its identities in two studies.
  */
 
-import { bytesOf, concat, hex, sha256, statement, subtle, unhex, utf8 } from "./bytes.js";
+import { range } from "./arithmetic.js";
+import { concat, hex, sha256, statement, unhex, utf8 } from "./bytes.js";
 import { must, refuse } from "./errors.js";
 import { signingKey, verify } from "./keys.js";
 import { enrolmentScope } from "./plan.js";
@@ -19,13 +20,12 @@ import { send } from "./transport.js";
  * the same among too many items. @param {Bytes} secret @param {string} service @param {string |
  * null} study null for all studies that ask for reports */
 export async function deriveIdentity(secret, service, study) {
-  const hmac = { name: "HMAC", hash: "SHA-256" };
-  const key = await subtle.importKey("raw", secret, hmac, false, ["sign"]);
-  const [seed, bytes, choices] = await Promise.all(
-    ["identity", "credential", "choices"].map((purpose) => {
-      const texts = [purpose, service, study].map((each) => JSON.stringify(each)).join(", ");
-      return bytesOf(subtle.sign("HMAC", key, utf8(`[${texts}]`)));
-    }));
+  const [inner, outer] = [0x36, 0x5c].map((pad) =>
+    Uint8Array.from(range(64), (i) => secret[i] ^ pad)); // HMAC
+  const [seed, bytes, choices] = ["identity", "credential", "choices"].map((purpose) => {
+    const texts = [purpose, service, study].map((each) => JSON.stringify(each)).join(", ");
+    return sha256(outer, sha256(inner, utf8(`[${texts}]`)));
+  });
   const credential = btoa(String.fromCharCode(...bytes))
     .replaceAll("+", "-").replaceAll("/", "_").slice(0, 43); // without "="
   return { ...await signingKey(seed), credential, credentialDigest: sha256(bytes), choices };
@@ -33,13 +33,13 @@ export async function deriveIdentity(secret, service, study) {
 
 /** Register an identity at a service that is not open; repeating it changes nothing. The token may
  * have expired: registered devices stay registered. Throws a ServiceError if it has no enrolments
- * left, or the identity was revoked. @type {(service: string, ticket: string, identity: Identity,
- * patience: number) => Promise<void>} */
-export async function enrolAtService(service, ticket, identity, patience) {
+ * left, or the identity was revoked. @type {(service: string, ticket: string, identity: Identity) =>
+ * Promise<void>} */
+export async function enrolAtService(service, ticket, identity) {
   const { publicKey, credentialDigest: digest } = identity;
   const signature = hex(await identity.sign(concat(utf8("blindtally device v1\0"), digest)));
   const json = { identity: hex(publicKey), credential: hex(digest), signature };
-  await send(`${service}/v1/devices`, { ticket, json, patience }).catch((error) => {
+  await send(`${service}/v1/devices`, { ticket, json }).catch((error) => {
     if (error.status !== 401) throw error;
   });
 }
@@ -47,16 +47,16 @@ export async function enrolAtService(service, ticket, identity, patience) {
 /** Return the signature of the plan's registrar under an identity: 64 bytes, or none without one.
  * The ticket shows that the device is real. Throws a ServiceError if the registrar refuses, a
  * MalformedError if its signature is wrong, and a RefusedError if the device has no registrar.
- * @type {(address: string | undefined, ticket: string, plan: any, identity: Bytes, patience: number)
- * => Promise<Bytes>} */
-export async function enrolAtRegistrar(address, ticket, plan, identity, patience) {
+ * @type {(address: string | undefined, ticket: string, plan: any, identity: Bytes) =>
+ * Promise<Bytes>} */
+export async function enrolAtRegistrar(address, ticket, plan, identity) {
   const { study, question, terms, rounds } = plan;
   if (!terms.registrar) return new Uint8Array();
   if (!address) refuse("registrar", "has a registrar of devices: pass its address");
   const json = { study, question, terms, rounds, identity: hex(identity) };
-  const options = { ticket, json, patience, maxBytes: 4096 };
-  const { signature } = await send(`${address}/v1/enrolments`, options);
-  const signed = statement("enrolment", await enrolmentScope(plan), 0, identity);
+  const { signature } = await send(
+    `${address}/v1/enrolments`, { ticket, json, maxBytes: 4096 });
+  const signed = statement("enrolment", enrolmentScope(plan), 0, identity);
   const isSigned = await verify(unhex(terms.registrar), unhex(signature), signed);
   must(isSigned, "the registrar did not sign");
   return unhex(signature);

@@ -1,6 +1,5 @@
 /** A device of one-shot sums: `takePart` with a policy, and a journal. */
 
-export { DeviceError } from "./errors.js";
 export { browserJournal } from "./journal.js";
 export { encode } from "./encode.js";
 export { Policy, checkPlan } from "./policy.js";

@@ -13,7 +13,7 @@
 
 import { floor, min } from "./arithmetic.js";
 import { hex, systemRandom, unhex } from "./bytes.js";
-import { DeviceError, must, refuse } from "./errors.js";
+import { must, namedError, refuse } from "./errors.js";
 import { clock } from "./transport.js";
 
 const DEVICE = "blindtally device v1";
@@ -34,71 +34,65 @@ const MIN_TIME = 19723 * DAY_SECONDS; // 2024
  * => Change | null) => Promise<void>, alone: <T>(task: () => Promise<T>) => Promise<T | null>}} Store
  * */
 
-/** The journal in a store; each method throws a JournalError if that cannot be read or written. */
-export class Journal {
-  #store;
+/** @typedef {ReturnType<typeof journalIn>} Journal */
 
-  /** @param {Store} store */
-  constructor(store) {
-    this.#store = store;
-    this.alone = store.alone;
-  }
-
-  /** @returns {Promise<Uint8Array>} the secret of the device, 32 bytes, which is made if needed */
-  async secret() {
-    const made = { device: DEVICE, secret: hex(systemRandom(32)) };
-    const [{ secret } = made] = await this.#update((lines) => (lines[0] ? null : [0, made]));
-    return unhex(secret);
-  }
-
-  /** @param {string} service @param {string} study @returns {Promise<Vector[]>} of the device */
-  async sent(service, study) {
-    return ofStudy(await this.#update(() => null), { service, study });
-  }
-
-  /** Delete a message, which is sent no more, and keep its digest. @param {string} digest */
-  async forget(digest) {
-    await this.#update((lines) => {
-      const number = lines.findIndex((line) => line.digest === digest);
-      return [number, { ...lines[number], message: "" }];
-    });
-  }
-
-  /** Record a vector, which may be sent once this has returned; without a digest, only check it.
-   * Throws a RefusedError if the device has sent another vector, or all of its exact studies are
-   * spent, or its clock is wrong. @type {(vector: Vector, policy: {max_rounds: number,
-   * max_exact_studies: number}, plan: any) => Promise<void>} */
-  async record(vector, policy, plan) {
-    const most = plan.question.every_round ? policy.max_rounds : 1;
-    const now = clock();
-    await this.#update((lines) => readingAfter(lines, now));
-    await this.#update((lines) => {
-      const sent = ofStudy(lines, vector);
-      const isAgain = sent.some(({ round }) => round === vector.round);
-      if (isAgain || sent.length >= most) {
-        const limit = most > 1 ? (isAgain ? "once per round" : "max_rounds") : "once per study";
-        refuse(limit, "asks a second time");
-      }
-      checkExactStudies(lines, vector, policy.max_exact_studies, now);
-      return vector.digest ? [lines.length, { ...vector, time: floor(now) }] : null;
-    });
-  }
-
+/** Return the journal in a store; each method throws a JournalError if that cannot be read or
+ * written. @param {Store} store */
+export function journalIn(store) {
   /** Write the line that `change` makes of all lines, if any; return the lines that it had. @param
    * {(lines: any[]) => Change | null} change @returns {Promise<any[]>} */
-  async #update(change) {
+  const update = async (change) => {
     let /** @type {any[]} */ found = [];
     try {
-      await this.#store.update((lines) => {
+      await store.update((lines) => {
         must(lines.every(isLine), "another program changed it");
         return change(found = lines);
       });
     } catch (/** @type {any} */ error) {
       if (error.limit) throw error;
-      throw new DeviceError("JournalError", `the journal fails, so nothing is sent: ${error}`);
+      throw namedError("JournalError", `the journal fails, so nothing is sent: ${error}`);
     }
     return found;
-  }
+  };
+  return {
+    alone: store.alone,
+
+    /** @returns {Promise<Uint8Array>} the secret of the device, 32 bytes, which is made if needed */
+    async secret() {
+      const made = { device: DEVICE, secret: hex(systemRandom(32)) };
+      const [{ secret } = made] = await update((lines) => (lines[0] ? null : [0, made]));
+      return unhex(secret);
+    },
+
+    /** @param {string} service @param {string} study @returns {Promise<Vector[]>} of the device */
+    sent: async (service, study) => ofStudy(await update(() => null), { service, study }),
+
+    /** Delete a message, which is sent no more, and keep its digest. @param {string} digest */
+    forget: (digest) => update((lines) => {
+      const number = lines.findIndex((line) => line.digest === digest);
+      return [number, { ...lines[number], message: "" }];
+    }),
+
+    /** Record a vector, which may be sent once this has returned; without a digest, only check it.
+     * Throws a RefusedError if the device has sent another vector, or all of its exact studies are
+     * spent, or its clock is wrong. @type {(vector: Vector, policy: {max_rounds: number,
+     * max_exact_studies: number}, plan: any) => Promise<void>} */
+    async record(vector, policy, plan) {
+      const most = plan.question.every_round ? policy.max_rounds : 1;
+      const now = clock();
+      await update((lines) => readingAfter(lines, now));
+      await update((lines) => {
+        const sent = ofStudy(lines, vector);
+        const isAgain = sent.some(({ round }) => round === vector.round);
+        if (isAgain || sent.length >= most) {
+          const limit = isAgain ? "once per round" : "max_rounds";
+          refuse(most > 1 ? limit : "once per study", "asks a second time");
+        }
+        checkExactStudies(lines, vector, policy.max_exact_studies, now);
+        return vector.digest ? [lines.length, { ...vector, time: floor(now) }] : null;
+      });
+    },
+  };
 }
 
 /** @param {any} line @param {number} number @returns {boolean} whether a device wrote it */
@@ -134,39 +128,40 @@ function checkExactStudies(lines, vector, most, now) {
   if (isBehind || now < MIN_TIME) refuse("clock", "meets a clock that is behind: wait for a day");
   const passed = min(now, confirmed);
   const keyOf = (/** @type {Vector} */ each) => `${each.study} of ${each.service}`;
-  const exact = new Set(lines.filter((line) => line.collection === vector.collection
+  const others = new Set(lines.filter((line) => line.collection === vector.collection
     && passed - line.time < PERIOD_SECONDS).map(keyOf));
-  if (exact.size - Number(exact.has(keyOf(vector))) < most) return;
-  const needed = exact.size + 1;
-  refuse("max_exact_studies", `is exact number ${needed} in 30 days, and this device gives ${most}`,
-    needed);
+  const needed = others.size + 1;
+  others.delete(keyOf(vector));
+  if (others.size < most) return;
+  const reason = `is exact number ${needed} in 30 days, and this device answers ${most}`;
+  refuse("max_exact_studies", reason, needed);
 }
+
+/** Return what a request to IndexedDB, or a transaction, ends with. @type {(request: any) =>
+ * Promise<any>} */
+const ended = (request) => new Promise((resolve, reject) => {
+  request.onsuccess = request.oncomplete = () => resolve(request.result);
+  request.onerror = request.onabort = (/** @type {any} */ { target }) => reject(target.error);
+});
 
 /** Return the journal of this origin in IndexedDB; one tab at a time takes part. @param {string}
  * [name] of the device, if the page has several */
-export const browserJournal = (name = "blindtally") => new Journal({
-  update: (change) => new Promise((resolve, reject) => {
+export const browserJournal = (name = "blindtally") => journalIn({
+  update: async (change) => {
     const opening = indexedDB.open(name, 1);
     opening.onupgradeneeded = () => opening.result.createObjectStore("lines");
-    opening.onerror = () => reject(opening.error);
-    opening.onsuccess = () => {
-      const database = opening.result;
-      const made = database.transaction("lines", "readwrite", { durability: "strict" });
-      const store = made.objectStore("lines");
-      const reading = store.getAll();
-      reading.onsuccess = () => {
-        try {
-          const line = change(reading.result);
-          if (line) store.put(line[1], line[0]);
-        } catch (error) {
-          reject(error);
-          made.abort();
-        }
-      };
-      made.onabort = () => (database.close(), reject(made.error));
-      made.oncomplete = () => (database.close(), resolve());
-    };
-  }),
+    const database = await ended(opening);
+    try {
+      const transaction = database.transaction("lines", "readwrite", { durability: "strict" });
+      const store = transaction.objectStore("lines");
+      const line = change(await ended(store.getAll()));
+      if (!line) return;
+      store.put(line[1], line[0]);
+      await ended(transaction);
+    } finally {
+      database.close();
+    }
+  },
   alone: (task) => navigator.locks.request(`blindtally ${name}`, { ifAvailable: true },
     (lock) => (lock && task())),
 });

@@ -4,7 +4,7 @@ import { randomUUID } from "node:crypto";
 import { link, mkdir, open, readFile, readdir, rename, unlink } from "node:fs/promises";
 import { join } from "node:path";
 
-import { Journal } from "./journal.js";
+import { journalIn } from "./journal.js";
 
 const nameOf = (/** @type {number} */ number) => `${String(number).padStart(8, "0")}.json`;
 
@@ -30,10 +30,8 @@ async function sync(path, flags, text) {
 
 /**
  * Return the journal in a folder, which is made if it is missing. Never copy or restore the folder:
- * an older copy would forget what the device sent.
- *
- * @param {string} folder
- */
+ * an older copy would forget what the device sent. @type {(folder: string) =>
+ * import("./journal.js").Journal} */
 export function folderJournal(folder) {
   const read = async () => {
     await mkdir(folder, { mode: 0o700, recursive: true });
@@ -57,7 +55,7 @@ export function folderJournal(folder) {
     await sync(folder, "r");
     return true;
   };
-  return new Journal({
+  return journalIn({
     update: async (change) => {
       for (;;) {
         const lines = await read();

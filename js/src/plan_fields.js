@@ -16,12 +16,15 @@ import { inPython, must } from "./errors.js";
  * not. @type {(shape: Shape, value: any) => boolean} */
 function fits(shape, value) {
   if (typeof shape === "function") return shape(value);
-  if (shape instanceof RegExp) return typeof value === "string" && shape.test(value);
+  if (shape instanceof RegExp) {
+    // UTF-8 cannot hold half a character.
+    return typeof value === "string" && shape.test(value) && !/\p{Surrogate}/u.test(value);
+  }
   if (typeof shape === "number") {
     return isWhole(value) && value >= (shape < 0 ? 0 : 1) && value <= Math.abs(shape);
   }
   const names = Object.keys(shape).sort();
-  must(`${Object.keys(Object(value)).sort()}` === `${names}`, `a plan has other fields than ${names}`);
+  must(`${Object.keys(Object(value))}` === `${names}`, `a plan has other fields than ${names}`);
   for (const name of names) must(fits(shape[name], value[name]), `a plan's ${name} has no such value`);
   return true;
 }

@@ -5,6 +5,7 @@ import { committeeParameters, largestCommittee } from "./committee.js";
 import { encodingOf } from "./encode.js";
 import { expect, refuse } from "./errors.js";
 import { messageBytes } from "./message.js";
+import { checkFields } from "./plan_fields.js";
 
 const BYTES_PER_ELEMENT = 2;
 const FIXED_LIMITS = { min_sigma: 40, confidence: 0.5 }; // of every policy
@@ -50,10 +51,11 @@ export class Policy {
   }
 }
 
-/** Check that a plan of `readPlan` keeps the limits of a policy. Throws a RefusedError for the
+/** Check the fields of a plan of `readPlan`, and that it keeps the limits of a policy. Throws a RefusedError for the
  * first limit that it exceeds, and a MalformedError if the plan cannot be. @type {(plan: any,
  * policy: Policy) => void} */
 export function checkPlan(plan, policy) {
+  checkFields(plan);
   const { p, length, fault: impossible, showsOneDevice } = encodingOf(plan);
   const { question, terms, round, rounds } = plan;
   const { registrar } = terms;

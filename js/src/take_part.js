@@ -6,16 +6,15 @@ import { openSession } from "./committee.js";
 import { encode } from "./encode.js";
 import { expect, inPython, refuse } from "./errors.js";
 import { deriveIdentity, enrolAtRegistrar, enrolAtService } from "./identity.js";
-import { Journal, browserJournal } from "./journal.js";
+import { browserJournal } from "./journal.js";
 import { keystream } from "./keys.js";
 import { makeMessage } from "./message.js";
 import { readPlan } from "./plan.js";
-import { checkFields } from "./plan_fields.js";
 import { Policy, checkPlan, maxCopies } from "./policy.js";
 import { clock, send, serviceUrl, sleep } from "./transport.js";
 
 /** @import { Identity } from "./identity.js" */
-/** @import { Vector } from "./journal.js" */
+/** @import { Journal, Vector } from "./journal.js" */
 
 const POLL_SECONDS = 25; // wait of a long poll; the service allows 30
 const FINAL_STATUSES = [404, 409, 410, 413, 422]; // the same message has no other answer
@@ -38,7 +37,6 @@ const STATES = {
  * @property {string} [registrarToken] proves to the registrar that the device is real
  * @property {(plan: any) => any} [consent] asked with the plan before the device takes part
  * @property {number} [wait] seconds for a round that takes devices
- * @property {number} [patience] seconds in which each request is repeated
  *
  * @typedef {object} Outcome
  * @property {string} state as in Python: "finished", "no round", "over", "late", "cohort failed",
@@ -49,8 +47,7 @@ const STATES = {
  * @property {number} leftOut how many of the items the message does not count
  */
 
-/** @typedef {Request & {policy: Policy, journal: Journal, service: string, patience: number, outcome:
- * Outcome}} Part */
+/** @typedef {Request & {policy: Policy, journal: Journal, service: string, outcome: Outcome}} Part */
 
 /**
  * Let this device take part in a round of a study with its items; return the outcome. An error in
@@ -64,22 +61,20 @@ const STATES = {
  */
 export async function takePart(request) {
   const { url, study, policy = new Policy(), journal = browserJournal() } = request;
-  const { token = "", registrar, registrarToken = "", patience = 120 } = request;
+  const { token = "", registrar = "", registrarToken = "" } = request;
+  const service = serviceUrl(url);
   expect(subtle, "a page has keys only under https");
   expect(/^[\w-]{1,64}$/.test(study), "study is the id of a study");
   const areTokens = /^(?!btr_)[!-~]*$/.test(token) && /^[!-~]*$/.test(registrarToken);
   expect(areTokens, "a token is wrong: copy it again; one that begins with btr_ is registrarToken");
-  const { host, hostname, protocol } = new URL(registrar ?? url);
-  const isSecure = protocol === "https:" || /^(localhost|127\.[\d.]+|\[::1\])$/.test(hostname);
-  const isOther = isSecure && host !== new URL(url).host && registrarToken && policy.registrar;
-  expect(!registrar || isOther, "registrar is the https address of another server; pass its "
-    + "registrarToken, and its key as policy.registrar");
+  const address = registrar && serviceUrl(registrar);
+  const isSecure = /^https:|^http:\/\/(localhost|127[.\d]+|\[::1])(:|\/|$)/.test(address);
+  const isOther = isSecure && new URL(address).host !== new URL(url).host;
+  expect(!registrar || (isOther && registrarToken && policy.registrar), "registrar is the https "
+    + "address of another server; pass its registrarToken, and its key as policy.registrar");
   /** @type {Outcome} */
   const outcome = { state: "finished", round: null, error: "", limit: null, leftOut: 0 };
-  const part = {
-    ...request, policy, journal, outcome, service: serviceUrl(url),
-    registrar: registrar && serviceUrl(registrar), patience: min(patience, policy.max_round_seconds),
-  };
+  const part = { ...request, policy, journal, service, outcome, registrar: address };
   try {
     return (await journal.alone(() => participate(part))) ?? { ...outcome, ...IN_USE };
   } catch (/** @type {any} */ error) {
@@ -94,16 +89,16 @@ export async function takePart(request) {
 /** Send a message until the service accepts it, a new one unless the journal still has one; throws
  * what stops the device. @type {(part: Part) => Promise<Outcome>} */
 async function participate(part) {
-  const { study, token, journal, service, patience, outcome } = part;
+  const { study, token, journal, service, outcome } = part;
   const identity = await deriveIdentity(await journal.secret(), service, study);
-  if (token) await enrolAtService(service, token, identity, patience);
+  if (token) await enrolAtService(service, token, identity);
   const sent = await journal.sent(service, study);
   const after = max(0, ...sent.map((vector) => vector.round));
   const unsent = sent.find((vector) => vector.message);
   const { round, digest, message } = unsent ?? (await recordMessage(part, identity, after));
   outcome.round = round;
   const path = `/v1/studies/${study}/rounds/${round}/devices/${hex(identity.publicKey)}/message`;
-  const options = { ticket: identity.credential, bytes: unhex(message), patience };
+  const options = { ticket: identity.credential, bytes: unhex(message) };
   const refusal = await send(service + path, options).then(() => null, (error) => error);
   // A problem with a type is the service's own, not a proxy's.
   if (!refusal || (refusal.type && FINAL_STATUSES.includes(refusal.status))) {
@@ -118,28 +113,24 @@ async function participate(part) {
  * takes devices. @type {(part: Part, identity: Identity, after: number) => Promise<Vector>} */
 async function recordMessage(part, identity, after) {
   const { study, items, consent, collection = "default", registrar, registrarToken = "" } = part;
-  const { policy, journal, service, patience, outcome } = part;
+  const { policy, journal, service, outcome } = part;
   const view = await waitForRound(part, identity.credential, after);
   outcome.round = view.number;
-  const opened = await readPlan(view.plan);
+  const opened = readPlan(view.plan);
   const { plan } = opened;
-  checkFields(plan);
-  const { round, question } = plan;
-  if (plan.study !== study || round <= after) {
-    refuse("plan", `shows the plan of round ${round} of study ${plan.study}`);
-  }
   checkPlan(plan, policy);
+  const { round, question } = plan;
+  if (plan.study !== study || round <= after) refuse("plan", "shows the plan of another round");
   if ((question.join_probability ?? 1) !== 1) inPython("join_probability", "coins who takes part");
   const vector = { service, study, round, collection, digest: "", message: "", time: 0 };
   await journal.record(vector, policy, plan); // only checks, before anybody is asked
   if (consent && !(await consent(plan))) refuse("consent", "was refused by this device's user");
-  const own = identity.publicKey;
-  const enrolment = await enrolAtRegistrar(registrar, registrarToken, plan, own, patience);
+  const enrolment = await enrolAtRegistrar(registrar, registrarToken, plan, identity.publicKey);
   const choices = await keystream(identity.choices);
   const options = { maxCopies: maxCopies(plan, policy), choices };
   const encoded = await encode(plan, items, systemRandom, options);
   outcome.leftOut = encoded.leftOut;
-  const session = await openSession(opened, unhex(view.cohorts?.[0]?.committee));
+  const session = openSession(opened, unhex(view.cohorts?.[0]?.committee));
   const bytes = await makeMessage(session, identity, enrolment, encoded, systemRandom);
   Object.assign(vector, { digest: hex(sha256(bytes)), message: hex(bytes) });
   await journal.record(vector, policy, plan);
@@ -148,13 +139,13 @@ async function recordMessage(part, identity, after) {
 
 /** Return the view of a round after `after` that takes devices, within the seconds of `wait`. @type
  * {(part: Part, ticket: string, after: number) => Promise<any>} */
-async function waitForRound({ service, study, patience, wait: whole = 0 }, ticket, after) {
+async function waitForRound({ service, study, wait: whole = 0 }, ticket, after) {
   const end = clock() + whole;
   for (;;) {
     const wait = max(0, min(POLL_SECONDS, end - clock()));
     const path = `/v1/studies/${study}/rounds/open?after=${after}&wait=${wait}`;
     try {
-      return await send(service + path, { ticket, wait, patience });
+      return await send(service + path, { ticket, wait });
     } catch (/** @type {any} */ error) {
       const pause = error.retryAfter || 1;
       if (error.type !== "no-round" || clock() + pause > end) throw error;

@@ -11,12 +11,13 @@
 
 import { ceil, max, min } from "./arithmetic.js";
 import { concat } from "./bytes.js";
-import { DeviceError, expect, must } from "./errors.js";
+import { expect, must, namedError } from "./errors.js";
 import { readJson } from "./plan.js";
 
 const TRANSIENT = [0, 408, 429, 500, 502, 503, 504]; // 0: no answer
 const MAX_DOCUMENT_BYTES = 4 * 2 ** 20; // of JSON: a plan of `tracked` lists thousands of items
 const MAX_ERROR_CHARACTERS = 2000; // of a text that a service can choose
+const PATIENCE_SECONDS = 60; // in which a request is repeated
 const RESPONSE_SECONDS = 30; // in addition to the wait of a long poll
 const MIN_BYTES_PER_SECOND = 2 ** 14; // of the slowest line
 const [FIRST_PAUSE, MAX_PAUSE, JITTER, MAX_RETRY_AFTER] = [0.1, 3, 0.5, 30]; // seconds
@@ -30,22 +31,21 @@ export const sleep = (seconds) => new Promise((resolve) => setTimeout(resolve, 1
 /** Return a service's address in one form, without a slash at the end: one service has one identity
  * of a device. Throws a TypeError for other addresses. @type {(url: string) => string} */
 export function serviceUrl(url) {
-  const { href, protocol, username, password } = new URL(url);
-  const isService = /^https?:$/.test(protocol) && !username && !password && !/[?#]/.test(url);
-  expect(isService, "a service has an http or https address without a user, '?' or '#'");
+  const { href } = new URL(url);
+  const isService = /^https?:[^?#@]*$/.test(href);
+  expect(isService, "a service has an http or https address without '?', '#' or '@'");
   return href.replace(/\/+$/, "");
 }
 
-/** The bearer token; a body of JSON for POST, or of bytes for PUT; seconds in which the request is
- * repeated, and that the service may wait; and the most bytes of the answer. @typedef {{ticket:
- * string, json?: object, bytes?: Uint8Array, patience: number, wait?: number, maxBytes?: number}}
- * Options */
+/** The bearer token; a body of JSON for POST, or of bytes for PUT; seconds that the service may wait,
+ * and the most bytes of the answer. @typedef {{ticket: string, json?: object, bytes?: Uint8Array,
+ * wait?: number, maxBytes?: number}} Options */
 
 /** Send a request until the service accepts it; return the JSON of the answer. Throws a ServiceError
  * if the service refuses, or is out of reach for too long, and a MalformedError if the answer is too
  * long. @type {(url: string, options: Options) => Promise<any>} */
 export async function send(url, options) {
-  const end = clock() + options.patience;
+  const end = clock() + PATIENCE_SECONDS;
   for (let pause = FIRST_PAUSE; ; pause = min(2 * pause, MAX_PAUSE)) {
     try {
       return await sendOnce(url, options);
@@ -63,7 +63,7 @@ async function sendOnce(url, { ticket, json, bytes, wait = 0, maxBytes = MAX_DOC
   /** @type {(text: string, facts: object) => never} */
   const fail = (text, facts) => {
     const shown = text.replaceAll(ticket, "(secret)").slice(0, MAX_ERROR_CHARACTERS);
-    throw new DeviceError("ServiceError", shown.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, "?"), facts);
+    throw namedError("ServiceError", shown.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, "?"), facts);
   };
   const seconds = RESPONSE_SECONDS + wait + (maxBytes + (bytes?.length ?? 0)) / MIN_BYTES_PER_SECOND;
   let answer, text;

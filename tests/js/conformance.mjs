@@ -1,7 +1,6 @@
 // Tries the known answers of tests/vectors on the modules of js/src, in Node or in a page.
 import { hex, statement, unhex } from "../../js/src/bytes.js";
 import { checkAuthority, committeeParameters, readCommittee } from "../../js/src/committee.js";
-import { DeviceError } from "../../js/src/errors.js";
 import { pack, packedBytes } from "../../js/src/field.js";
 import { agreementKey, checkIdentity, signingKey, verify } from "../../js/src/keys.js";
 import { makeMessage, messageBytes } from "../../js/src/message.js";
@@ -14,7 +13,7 @@ const refuses = async (make) => {
     await make();
     return false;
   } catch (error) {
-    return error instanceof DeviceError;
+    return ["RefusedError", "MalformedError"].includes(error.name);
   }
 };
 const numbersOf = (terms) => Object.values(committeeParameters(terms)).join();

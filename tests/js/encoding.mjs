@@ -4,7 +4,6 @@ import { hex, unhex } from "../../js/src/bytes.js";
 import { encode } from "../../js/src/encode.js";
 import { pack } from "../../js/src/field.js";
 import { keystream } from "../../js/src/keys.js";
-import { checkFields } from "../../js/src/plan_fields.js";
 import { Policy, checkPlan, maxCopies } from "../../js/src/policy.js";
 
 const stream = (key) => keystream(unhex(key));
@@ -13,7 +12,6 @@ const stream = (key) => keystream(unhex(key));
 // refuses the plan once more for the same reason.
 function refusalOf(plan, limits) {
   try {
-    checkFields(plan);
     checkPlan(plan, new Policy(limits));
     return null;
   } catch ({ limit, needed, message }) {

@@ -17,7 +17,7 @@ JS = ROOT / "js"
 SOURCES = sorted((JS / "src").rglob("*.js"))
 BUNDLE = ROOT / "server" / "pages" / "static" / "blindtally-device.js"
 # These may only fall; the goals are 30,000 and 12,000 bytes, and 1,400 lines.
-MAX_BYTES, MAX_COMPRESSED, MAX_LINES = 32_479, 14_916, 2_219
+MAX_BYTES, MAX_COMPRESSED, MAX_LINES = 31_761, 14_716, 2_190
 
 
 def test_the_bundle_and_its_modules_grow_no_more() -> None:
@@ -60,8 +60,6 @@ def test_the_package_has_the_types_of_the_example(tools: Path, tmp_path: Path) -
     names = {path.name for path in package.iterdir()}
     assert names == {"LICENSE", "README.md", "package.json", "src", "types"}
     example = shutil.copy(ROOT / "examples" / "node" / "take_part.mjs", tmp_path)
-    strict = (
-        "--noEmit --checkJs --strict --module nodenext --target es2022 --types node --typeRoots"
-    )
-    types = JS / "node_modules" / "@types"
-    subprocess.run([tools / "tsc", *strict.split(), types, example], check=True)
+    options = "--noEmit --checkJs --strict --module nodenext --target es2022 --types node"
+    types = "--typeRoots", JS / "node_modules" / "@types"
+    subprocess.run([tools / "tsc", *options.split(), *types, example], check=True)
