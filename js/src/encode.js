@@ -63,8 +63,8 @@ export async function encode(
   for (const each of inside) each[1] = min(each[1], maxCopies);
   const kept = await clip(inside, plan.question.contribution, choices);
   const held = kept.map(([item, count]) => ({ item, count, ...domain.keyed(item) }));
-  const elements = await encoding.encode(held, random);
-  return { p: encoding.p, elements, leftOut: all - total(kept) };
+  const { p } = encoding;
+  return { p, elements: await encoding.encode(held, random), leftOut: all - total(kept) };
 }
 
 /** Return the sum of counts. @type {(counts: Count[]) => number} */
@@ -86,8 +86,7 @@ function countItems(items, canonical) {
     const bytes = hex(utf8(form));
     inside.set(bytes, [form, (inside.get(bytes)?.[1] ?? 0) + count]);
   }
-  const bytesInOrder = [...inside.keys()].sort();
-  return { all, inside: bytesInOrder.map((bytes) => /** @type {Count} */ (inside.get(bytes))) };
+  return { all, inside: [...inside].sort(([a], [b]) => (a < b ? -1 : 1)).map(([, held]) => held) };
 }
 
 /** Return the same text of a number as in Python. @type {(item: any) => string} */

@@ -64,7 +64,7 @@ function faultOf({ question, round, rounds, terms, counter_groups, string_pieces
   const heavy = floor((rounds * maxDevices(terms) * contribution) / threshold);
   const isImpossible = !domain.key_bits || last > round - 2 || last * nbytes >= domain.max_bytes
     || threshold <= contribution || pieces.length > 2 * heavy;
-  if (isImpossible) return "fetches strings too early, too long, too many, or of one device";
+  if (isImpossible) return "fetches strings that no earlier round can explain";
 }
 
 /** @type {Encoder} */
