@@ -30,9 +30,8 @@ const ENTRY_BYTES = 128;
 /** Return the numbers m, A, D and t of a committee that can be. @param {number} members @param
  * {number} corrupt @param {number} dropouts @param {number} [threshold] */
 function numbersOf(members, corrupt, dropouts, threshold = members - dropouts - corrupt) {
-  const isFeasible = members > corrupt + 2 * dropouts && threshold > corrupt
-    && threshold <= members - dropouts - corrupt;
-  must(isFeasible, `${members} members are too few for ${corrupt} colluders, ${dropouts} dropouts`);
+  must(members > corrupt + 2 * dropouts && threshold > corrupt
+    && threshold <= members - dropouts - corrupt, "a committee has too few members");
   return { members, corrupt, dropouts, threshold };
 }
 
@@ -83,7 +82,7 @@ export function primeAbove(terms, largest) {
 export function readCommittee(bytes) {
   const members = floor((bytes.length - HEAD_BYTES) / ENTRY_BYTES);
   const end = HEAD_BYTES + members * ENTRY_BYTES;
-  must(members > 0 && (bytes.length - end) % 64 === 0, "a committee is cut off");
+  must(members > 0 && (bytes.length - end) % 64 === 0);
   const head = new DataView(bytes.buffer, bytes.byteOffset);
   const [number, m, corrupt, dropouts, threshold] = range(5).map((i) => head.getUint32(32 + 4 * i));
   const entries = range(members).map((i) => {
@@ -93,7 +92,7 @@ export function readCommittee(bytes) {
     return { identity, key: entry.subarray(32, 64), signature: entry.subarray(64, ENTRY_BYTES) };
   });
   const once = new Set(entries.flatMap(({ identity, key }) => [hex(identity), hex(key)]));
-  must(m === members && once.size === 2 * m, "a committee has another number of keys");
+  must(m === members && once.size === 2 * m);
   const signed = bytes.subarray(0, end);
   return {
     planDigest: bytes.subarray(0, 32), number, entries, signed, signature: bytes.subarray(end),

@@ -25,7 +25,7 @@ export function expect(holds, advice) {
 }
 
 /** Throw a MalformedError unless a condition holds. @type {(holds: any, fault?: string) => void} */
-export function must(holds, fault = "no honest study has these numbers") {
+export function must(holds, fault = "no honest service sends this") {
   if (!holds) throw namedError("MalformedError", fault);
 }
 

@@ -54,8 +54,7 @@ export async function enrolAtRegistrar(address, ticket, plan, identity) {
   if (!terms.registrar) return new Uint8Array();
   if (!address) refuse("registrar", "has a registrar of devices: pass its address");
   const json = { study, question, terms, rounds, identity: hex(identity) };
-  const { signature } = await send(
-    `${address}/v1/enrolments`, { ticket, json, maxBytes: 4096 });
+  const { signature } = await send(`${address}/v1/enrolments`, { ticket, json });
   const signed = statement("enrolment", enrolmentScope(plan), 0, identity);
   const isSigned = await verify(unhex(terms.registrar), unhex(signature), signed);
   must(isSigned, "the registrar did not sign");

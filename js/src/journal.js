@@ -24,7 +24,7 @@ const MIN_TIME = 19723 * DAY_SECONDS; // 2024
 /** Of items of a collection. The message and its digest, SHA-256, are hexadecimal; the message is
  * empty once the service has answered for good. The journal sets the time, in seconds since 1970.
  * @typedef {{service: string, study: string, round: number, collection: string, digest: string,
- * message: string, time: number}} Vector */
+ * message: string, time?: number}} Vector */
 
 /** A line and its number. @typedef {[number: number, line: object]} Change */
 
@@ -75,7 +75,7 @@ export function journalIn(store) {
 
     /** Record a vector, which may be sent once this has returned; without a digest, only check it.
      * Throws a RefusedError if the device has sent another vector, or all of its exact studies are
-     * spent, or its clock is wrong. @type {(vector: Vector, policy: {max_rounds: number,
+     * spent, or its clock is wrong. @type {(vector: any, policy: {max_rounds: number,
      * max_exact_studies: number}, plan: any) => Promise<void>} */
     async record(vector, policy, plan) {
       const most = plan.question.every_round ? policy.max_rounds : 1;

@@ -14,8 +14,7 @@ const LOW_ORDER = /^(0[01]0{10}|e[cde]f{10}|26e8958fc2b2|c7176a703d4d)/;
 
 /** Check an Ed25519 public key that a participant claims. @type {(identity: Bytes) => void} */
 export function checkIdentity(identity) {
-  const isKey = identity.length === 32 && !LOW_ORDER.test(hex(identity));
-  must(isKey, "an identity has 32 bytes, and not those of a point of low order");
+  must(identity.length === 32 && !LOW_ORDER.test(hex(identity)));
 }
 
 /** Return the key pair of a secret, in the header of its format, PKCS #8. @type {(name: string,
@@ -41,12 +40,12 @@ export async function signingKey(secret) {
 export async function agreementKey(secret) {
   const [key, publicKey] = await importSecret("X25519", "deriveBits", secret);
   const agree = async (/** @type {Bytes} */ other) => {
-    must(other.length === 32 && other[31] < 128, "a public key has 32 bytes, and no unused bit");
+    must(other.length === 32 && other[31] < 128); // the last bit is unused
     const theirs = await subtle.importKey("raw", other, "X25519", false, []);
     const agreement = { name: "X25519", public: theirs };
     const nothing = () => new ArrayBuffer(0); // of low order
     const agreed = await bytesOf(subtle.deriveBits(agreement, key, 256).catch(nothing));
-    must(agreed.some(Boolean), "a public key is of low order: it agrees on nothing secret");
+    must(agreed.some(Boolean));
     return agreed;
   };
   return { publicKey, agree };

@@ -66,7 +66,7 @@ export async function takePart(request) {
   expect(subtle, "a page has keys only under https");
   expect(/^[\w-]{1,64}$/.test(study), "study is the id of a study");
   const areTokens = /^(?!btr_)[!-~]*$/.test(token) && /^[!-~]*$/.test(registrarToken);
-  expect(areTokens, "a token is wrong: copy it again; one that begins with btr_ is registrarToken");
+  expect(areTokens, "a token is wrong; registrarToken begins with btr_");
   const address = registrar && serviceUrl(registrar);
   const isSecure = /^https:|^http:\/\/(localhost|127[.\d]+|\[::1])(:|\/|$)/.test(address);
   const isOther = isSecure && new URL(address).host !== new URL(url).host;
@@ -122,7 +122,7 @@ async function recordMessage(part, identity, after) {
   const { round, question } = plan;
   if (plan.study !== study || round <= after) refuse("plan", "shows the plan of another round");
   if ((question.join_probability ?? 1) !== 1) inPython("join_probability", "coins who takes part");
-  const vector = { service, study, round, collection, digest: "", message: "", time: 0 };
+  const vector = { service, study, round, collection };
   await journal.record(vector, policy, plan); // only checks, before anybody is asked
   if (consent && !(await consent(plan))) refuse("consent", "was refused by this device's user");
   const enrolment = await enrolAtRegistrar(registrar, registrarToken, plan, identity.publicKey);
@@ -132,9 +132,9 @@ async function recordMessage(part, identity, after) {
   outcome.leftOut = encoded.leftOut;
   const session = openSession(opened, unhex(view.cohorts?.[0]?.committee));
   const bytes = await makeMessage(session, identity, enrolment, encoded, systemRandom);
-  Object.assign(vector, { digest: hex(sha256(bytes)), message: hex(bytes) });
-  await journal.record(vector, policy, plan);
-  return vector;
+  const recorded = { ...vector, digest: hex(sha256(bytes)), message: hex(bytes) };
+  await journal.record(recorded, policy, plan);
+  return recorded;
 }
 
 /** Return the view of a round after `after` that takes devices, within the seconds of `wait`. @type
@@ -145,7 +145,7 @@ async function waitForRound({ service, study, wait: whole = 0 }, ticket, after) 
     const wait = max(0, min(POLL_SECONDS, end - clock()));
     const path = `/v1/studies/${study}/rounds/open?after=${after}&wait=${wait}`;
     try {
-      return await send(service + path, { ticket, wait });
+      return await send(service + path, { ticket });
     } catch (/** @type {any} */ error) {
       const pause = error.retryAfter || 1;
       if (error.type !== "no-round" || clock() + pause > end) throw error;

@@ -9,7 +9,7 @@
  * the header Retry-After.
  */
 
-import { ceil, max, min } from "./arithmetic.js";
+import { max, min } from "./arithmetic.js";
 import { concat } from "./bytes.js";
 import { expect, must, namedError } from "./errors.js";
 import { readJson } from "./plan.js";
@@ -18,8 +18,7 @@ const TRANSIENT = [0, 408, 429, 500, 502, 503, 504]; // 0: no answer
 const MAX_DOCUMENT_BYTES = 4 * 2 ** 20; // of JSON: a plan of `tracked` lists thousands of items
 const MAX_ERROR_CHARACTERS = 2000; // of a text that a service can choose
 const PATIENCE_SECONDS = 60; // in which a request is repeated
-const RESPONSE_SECONDS = 30; // in addition to the wait of a long poll
-const MIN_BYTES_PER_SECOND = 2 ** 14; // of the slowest line
+const REQUEST_MILLISECONDS = 300_000; // of the largest document on a slow line
 const [FIRST_PAUSE, MAX_PAUSE, JITTER, MAX_RETRY_AFTER] = [0.1, 3, 0.5, 30]; // seconds
 
 /** Return the time in seconds since 1970. */
@@ -37,9 +36,8 @@ export function serviceUrl(url) {
   return href.replace(/\/+$/, "");
 }
 
-/** The bearer token; a body of JSON for POST, or of bytes for PUT; seconds that the service may wait,
- * and the most bytes of the answer. @typedef {{ticket: string, json?: object, bytes?: Uint8Array,
- * wait?: number, maxBytes?: number}} Options */
+/** The bearer token; and a body of JSON for POST, or of bytes for PUT. @typedef {{ticket: string,
+ * json?: object, bytes?: Uint8Array}} Options */
 
 /** Send a request until the service accepts it; return the JSON of the answer. Throws a ServiceError
  * if the service refuses, or is out of reach for too long, and a MalformedError if the answer is too
@@ -58,14 +56,12 @@ export async function send(url, options) {
 }
 
 /** @type {(url: string, options: Options) => Promise<any>} */
-async function sendOnce(url, { ticket, json, bytes, wait = 0, maxBytes = MAX_DOCUMENT_BYTES }) {
-  const { origin } = new URL(url);
+async function sendOnce(url, { ticket, json, bytes }) {
   /** @type {(text: string, facts: object) => never} */
   const fail = (text, facts) => {
     const shown = text.replaceAll(ticket, "(secret)").slice(0, MAX_ERROR_CHARACTERS);
     throw namedError("ServiceError", shown.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, "?"), facts);
   };
-  const seconds = RESPONSE_SECONDS + wait + (maxBytes + (bytes?.length ?? 0)) / MIN_BYTES_PER_SECOND;
   let answer, text;
   try {
     answer = await fetch(url, {
@@ -75,32 +71,31 @@ async function sendOnce(url, { ticket, json, bytes, wait = 0, maxBytes = MAX_DOC
         "content-type": `application/${json ? "json" : "octet-stream"}`,
       },
       body: json ? JSON.stringify(json) : bytes,
-      signal: AbortSignal.timeout(ceil(1000 * seconds)),
+      signal: AbortSignal.timeout(REQUEST_MILLISECONDS),
       cache: "no-store", credentials: "omit", redirect: "error", referrerPolicy: "no-referrer",
     });
-    text = await readBody(answer, maxBytes);
+    text = await readBody(answer);
   } catch (error) {
-    fail(`${origin} is out of reach: check the address (${error})`, { status: 0 });
+    fail(`${url} is out of reach (${error})`, { status: 0 });
   }
-  must(text !== null, `the server sent more than ${maxBytes} bytes`);
+  must(text !== null, "an answer has more than 4 MiB");
   const { status, headers, ok } = answer;
   const document = readJson(text ?? "") ?? {};
   if (ok) return document;
   const pause = parseInt(headers.get("retry-after") ?? "") || 0;
-  fail(`${document.detail ?? `${origin} answered ${status}: check the address`}`, {
+  fail(`${document.detail ?? `${url} answered ${status}`}`, {
     status, type: `${document.type}`.split("urn:blindtally:problem:")[1] ?? "",
     retryAfter: min(max(0, pause), MAX_RETRY_AFTER),
   });
 }
 
-/** Return the text of an answer, null if it is too long. @param {Response} answer @param {number}
- * maxBytes */
-async function readBody({ body }, maxBytes) {
+/** Return the text of an answer, null if it is too long. @param {Response} answer */
+async function readBody({ body }) {
   const reader = body?.getReader();
   const parts = [];
   for (let size = 0, part; (part = (await reader?.read())?.value); parts.push(part)) {
     size += part.length;
-    if (size > maxBytes) return reader?.cancel().then(() => null);
+    if (size > MAX_DOCUMENT_BYTES) return reader?.cancel().then(() => null);
   }
   return new TextDecoder().decode(concat(...parts));
 }

@@ -21,6 +21,7 @@ KNOWN = json.loads(  # fields of plans are sorted
     rfc8785.dumps({name: json.loads((VECTORS / f"{name}.json").read_text()) for name in FILES})
 )
 VALUES = (-1, 0, 0.5, 1e18, 1e300, "x", "", "a" * 64, None, True, [], ["x"], {}, {"kind": "utf8"})
+UNREAD = {"epsilon", "colluders", "mode", "relation", "theta", "beta", "repetitions"}
 PLANS = (
     *("tracked, some items", "approximate-histogram, practical"),
     *("hierarchical-histogram, sampled", "triehh, sampled"),
@@ -58,7 +59,7 @@ def test_plans_with_a_wrong_field_are_refused_as_in_python() -> None:
 
 
 def changes(document: Any) -> Iterator[Any]:
-    """Yield `document` with another value of each field, without the field, and with another one.
+    """Yield `document` with another value of each field that is read, without it, and with more.
 
     Of a list, the first entry is changed.
     """
@@ -66,7 +67,7 @@ def changes(document: Any) -> Iterator[Any]:
         yield document | {"unknown": 1}
         for name, value in document.items():
             yield {other: document[other] for other in document if other != name}
-            for changed in (*VALUES, *changes(value)):
+            for changed in () if name in UNREAD else (*VALUES, *changes(value)):
                 yield document | {name: changed}
     elif isinstance(document, list) and document:
         for changed in (*VALUES, *changes(document[0])):
