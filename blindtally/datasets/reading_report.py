@@ -2,18 +2,21 @@
 
 Items and users that may be missing values, such as `None`, are named. Items are compared byte by
 byte: the report counts those that look like another item, such as "pêche" with a combining accent
-and with one letter.
+and with one letter, or 1 and 1.0.
 """
 
+import re
 import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from blindtally.datasets.cells import PERHAPS_MISSING, DataError
 from blindtally.datasets.columns import Role
 from protocol.printable import is_hidden
+
+_WHOLE_NUMBER: Final = re.compile(r"^(-?[0-9]+)\.0+$")
 
 
 @dataclass(slots=True)
@@ -52,8 +55,8 @@ class ReadingReport:
         if twins := _lookalikes(items, unusual):
             first, second = map(ascii, twins[0])
             self.notes.append(
-                f"{first} and {second} look the same and count apart (such pairs: {len(twins):,}): "
-                "normalise texts to NFC, and strip blanks"
+                f"{first} and {second} look alike and count apart (such pairs: {len(twins):,}): "
+                "normalise texts to NFC, strip blanks, and write numbers in one way"
             )
         if composed := sum(not unicodedata.is_normalized("NFC", item) for item in unusual):
             self.notes.append(
@@ -109,7 +112,12 @@ def _rows(count: int) -> str:
 def _is_unusual(item: str) -> bool:
     """Return whether an item may look like another one, or contains a line break."""
     is_plain = item.isascii() and item.isprintable()
-    return not is_plain or "  " in item or item[0] == " " or item[-1] == " "
+    return (
+        not is_plain
+        or "  " in item
+        or " " in (item[0], item[-1])
+        or bool(_WHOLE_NUMBER.match(item))
+    )
 
 
 def _lookalikes(items: Collection[str], unusual: Sequence[str]) -> list[tuple[str, str]]:
@@ -128,6 +136,6 @@ def _lookalikes(items: Collection[str], unusual: Sequence[str]) -> list[tuple[st
 
 
 def _plain(item: str) -> str:
-    """Return the item in form NFC, with single blanks, and without invisible characters."""
-    text = " ".join(unicodedata.normalize("NFC", item).split())
+    """Return the item in form NFC, with single blanks, and without what nobody sees or reads."""
+    text = _WHOLE_NUMBER.sub(r"\1", " ".join(unicodedata.normalize("NFC", item).split()))
     return text if text.isprintable() else "".join(each for each in text if not is_hidden(each))

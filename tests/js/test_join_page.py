@@ -163,7 +163,7 @@ def test_browsers_node_and_python_are_counted_once_in_an_exact_sum_although_page
         )
         page.close()
         for context, items, loss in zip(contexts, ENTERED, LOSSES, strict=False):
-            page = open_page(context, link)
+            page, other_tab = open_page(context, link), open_page(context, link)
             if loss is None:
                 send(page, items)
             else:  # the page is closed before the answer, and opened again
@@ -171,6 +171,9 @@ def test_browsers_node_and_python_are_counted_once_in_an_exact_sum_although_page
                 page = open_page(context, link)
             expect(page.get_by_role("status")).to_contain_text(COUNTED, timeout=20_000)
             page.close()
+            send(other_tab, items)
+            expect(other_tab.get_by_role("status")).to_contain_text("nothing more is sent")
+            other_tab.close()
 
         page = open_example(contexts[-1], link.removesuffix(f"/join/{study.id}"), study)
         page.get_by_label("Fruit").fill(*ENTERED[-1])

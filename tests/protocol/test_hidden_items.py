@@ -21,7 +21,7 @@ from protocol.privacy.events import ExactSumEvent
 from protocol.question_and_plan import Terms
 from protocol.study_state import EMPTY_STATE, StudyState
 from tests.protocol.chance import seeded
-from tests.protocol.mechanism_examples import EXAMPLES, Example
+from tests.protocol.mechanism_examples import EXAMPLES, ONE_SHOT_TERMS, Example
 from tests.protocol.mechanisms.test_segments import DOMAINS
 
 TERMS = Terms(cohort_size=100, minimum=50)
@@ -81,7 +81,7 @@ def published(question: Any, plan: Any, answer: Answer) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("t", [1.0, 2.5, 8.0])
-@pytest.mark.parametrize("name", RELATED)
+@pytest.mark.parametrize("name", [*RELATED, "one-shot tracked"])
 @given(
     st.lists(
         st.lists(st.sets(st.sampled_from(COMMON_ITEMS), max_size=2), min_size=60, max_size=60),
@@ -98,6 +98,7 @@ def test_one_device_with_a_hidden_item_changes_nothing_that_is_published(
 
     The plans of `tracked` list items that are counted next, so only the last round has the item.
     """
+    kind, name = ["pairwise", *name.split()][-2:]
     fields = {"mechanism": name, "threshold": 10, "contribution": 3, "message_bytes": 12_384}
     question = question_of(fields)
     rounds = [[dict.fromkeys(sorted(items), 1) for items in devices] for devices in held]
@@ -105,14 +106,16 @@ def test_one_device_with_a_hidden_item_changes_nothing_that_is_published(
     other = [list(devices) for devices in rounds]
     other[-1][-1] = {hidden: 1}
     mechanism = SUM_MECHANISMS[name]
-    plan = mechanism.first_plan(question, TERMS, "study", len(rounds), Random(seed))
+    terms = ONE_SHOT_TERMS if kind == "one-shot" else TERMS
+    plan = mechanism.first_plan(question, terms, "study", len(rounds), Random(seed))
     results = []
     for devices in (rounds, other):
         state = EMPTY_STATE
         for number, histograms in enumerate(devices, 1):
-            update = {"round": number, "t": t} | ({"max_value": 1000} if name == "tracked" else {})
-            now = plan.model_copy(update=update)
-            now = now.model_copy(update={"cells": min(now.cells, 300)})
+            now = plan.model_copy(update={"round": number})
+            if kind == "pairwise":
+                values = {"max_value": 1000} if name == "tracked" else {}
+                now = now.model_copy(update={"t": t, "cells": min(now.cells, 300)} | values)
             total = mechanism.encode_sum(now, histograms, seeded(seed + number))
             answer = mechanism.decode(now, total, len(histograms), state)
             state = answer.state
@@ -120,7 +123,7 @@ def test_one_device_with_a_hidden_item_changes_nothing_that_is_published(
     (before, _), (after, state) = results
     assert before == after
     assert hidden not in before[0]
-    assert t > 1 or hidden in state.items  # the server's own state has it
+    assert now.t > 1 or hidden in state.items  # the server's own state has it
 
 
 @pytest.mark.parametrize("lie", [4, -1])

@@ -150,7 +150,7 @@ form.addEventListener("submit", async (event) => {
   button.disabled = true;
   say("Waiting for a round that takes devices…");
   await attempt(async () => {
-    await join(items);
+    await (await hasTakenPart() ? goOn() : join(items)); // another tab may have taken part
     button.disabled = await hasTakenPart();
   });
 });

@@ -42,8 +42,10 @@ def test_items_that_look_alike_are_counted_apart_with_a_note(read: Read) -> None
     histograms, report = read("\n".join(rows))
     assert histograms == [{item: 1} for item in alike]
     twins, composed, broken = report.notes
-    assert r"'pe\u0302che' and 'p\xeache' look the same and count apart" in twins
+    assert r"'pe\u0302che' and 'p\xeache' look alike and count apart" in twins
     assert "(such pairs: 4)" in twins
     assert "not in the Unicode form NFC: 1;" in composed
     assert "with a line break, inside quotation marks: 1" in broken
-    assert read("user,item\n1,plain\n2,two words\n")[1].notes == []
+    assert read("user,item\n1,plain\n2,two words\n3,v1\n4,v1.0\n5,7.0\n")[1].notes == []
+    (note,) = read("user,price\n1,7\n2,7.00\n")[1].notes
+    assert note.startswith("'7.00' and '7' look alike")
