@@ -31,7 +31,7 @@ const ENTRY_BYTES = 128;
  * {number} corrupt @param {number} dropouts @param {number} [threshold] */
 function numbersOf(members, corrupt, dropouts, threshold = members - dropouts - corrupt) {
   must(members > corrupt + 2 * dropouts && threshold > corrupt
-    && threshold <= members - dropouts - corrupt, "a committee has too few members");
+    && threshold <= members - dropouts - corrupt);
   return { members, corrupt, dropouts, threshold };
 }
 
@@ -66,8 +66,9 @@ export function largestCommittee({ committee }) {
   return { ...parameters, members: committee.size ?? parameters.members };
 }
 
-/** Return the largest number of devices in a round. @type {(terms: any) => number} */
-export const maxDevices = (terms) => terms.cohorts * terms.cohort_size;
+/** Return the largest number of devices in a round, which has one cohort. @type {(terms: any) =>
+ * number} */
+export const maxDevices = (terms) => terms.cohort_size;
 
 /** Return the smallest prime above `largest` that the committee of a plan's terms can share. @type
  * {(terms: any, largest: number) => number} */

@@ -52,7 +52,7 @@ export async function enrolAtService(service, ticket, identity) {
 export async function enrolAtRegistrar(address, ticket, plan, identity) {
   const { study, question, terms, rounds } = plan;
   if (!terms.registrar) return new Uint8Array();
-  if (!address) refuse("registrar", "has a registrar of devices: pass its address");
+  if (!address) refuse("registrar", "asks for an enrolment: pass registrar");
   const json = { study, question, terms, rounds, identity: hex(identity) };
   const { signature } = await send(`${address}/v1/enrolments`, { ticket, json });
   const signed = statement("enrolment", enrolmentScope(plan), 0, identity);

@@ -113,12 +113,12 @@ const lastReading = (lines) => lines.filter(({ latest }) => latest >= 0).at(-1);
  * @param {any[]} lines @param {number} now @returns {Change | null} */
 function readingAfter(lines, now) {
   const { latest, confirmed, isBehind } = lastReading(lines) ?? { latest: 0 };
-  /** @type {(confirmed: number, isBehind: boolean) => Change} */
-  const read = (...[passed, behind]) =>
-    [lines.length, { latest: now, confirmed: passed, isBehind: behind }];
-  if (now < MIN_TIME) return null;
-  if (now >= latest + DAY_SECONDS) return read(latest, false);
-  return now < latest ? read(min(confirmed, now), isBehind || latest - now >= DAY_SECONDS) : null;
+  const isLater = now >= latest + DAY_SECONDS;
+  if (now < MIN_TIME || (now >= latest && !isLater)) return null;
+  return [lines.length, {
+    latest: now, confirmed: isLater ? latest : min(confirmed, now),
+    isBehind: !isLater && (isBehind || now <= latest - DAY_SECONDS),
+  }];
 }
 
 /** Check that a vector may spend an exact study: no noise of this device hides its items. @param
@@ -133,7 +133,7 @@ function checkExactStudies(lines, vector, most, now) {
   const needed = others.size + 1;
   others.delete(keyOf(vector));
   if (others.size < most) return;
-  const reason = `is exact number ${needed} in 30 days, and this device answers ${most}`;
+  const reason = `asks for ${needed} in 30 days; this device allows ${most}`;
   refuse("max_exact_studies", reason, needed);
 }
 

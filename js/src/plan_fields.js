@@ -36,16 +36,14 @@ const list = (shape, most) => (x) =>
   Array.isArray(x) && fits(most, x.length) && x.every((each) => fits(shape, each));
 /** @type {(shape: Shape) => Check} */
 const orNull = (shape) => (x) => x === null || fits(shape, x);
-/** @type {(name: string, having: Shape, lacking: Shape) => Check} */
-const either = (name, having, lacking) => (x) => fits(name in Object(x) ? having : lacking, x);
 const any = () => true; // for what a device does not read
 /** @type {Check} */
 const truth = (x) => x === !!x;
-const BELOW_ONE = 1 - Number.EPSILON / 2;
+const [ABOVE_ZERO, BELOW_ONE] = [5e-324, 1 - 2 ** -53];
 const float = number(-Infinity, Infinity); // no text of JSON is canonical and infinite
 const rate = number(0, BELOW_ONE);
-const share = number(Number.MIN_VALUE, BELOW_ONE);
-const probability = number(Number.MIN_VALUE, 1);
+const share = number(ABOVE_ZERO, BELOW_ONE);
+const probability = number(ABOVE_ZERO, 1);
 const hex32 = /^[0-9a-f]{64}$/;
 const items = list(/^/, 2 ** 20);
 const cells = 12_582_912;
@@ -69,8 +67,9 @@ const domain = (x) => {
 
 const rates = { corrupt: rate, dropout: rate };
 const drawn = { ...rates, sigma: 128, eta: 128 };
-const committee = either("volunteers", { ...drawn, volunteers: 5000, size: 1000 },
-  { ...rates, members: list(hex32, 100), size: orNull(100) });
+/** @type {Check} */
+const committee = (x) => fits(x?.volunteers ? { ...drawn, volunteers: 5000, size: 1000 }
+  : { ...rates, members: list(hex32, 100), size: orNull(100) }, x);
 const terms = {
   ...drawn, cohort_size: 1e5, minimum: 1e5, cohorts: 1, registrar: orNull(hex32),
   sum: /^one-shot$/, committee,
@@ -87,7 +86,7 @@ const MECHANISMS = {
     { hash_bits, message_bytes: -message_bytes },
     {
       cells, max_value: 2 ** 31 - 1, prime: 1 - 2 ** 26, counter_classes: list(2 ** 53, -(2 ** 16)),
-      counter_groups: list(either("bits", { items, bits: 40 }, { items, counters: 4096 }), -64),
+      counter_groups: list({ items, counters: 4096 }, -64),
       table_classes: -(2 ** 16), string_pieces: list({ name: /^/, piece: -1365 }, -(2 ** 16)),
     },
   ],

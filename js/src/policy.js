@@ -44,8 +44,7 @@ export class Policy {
       const isRight = name === "committee" ? limit.every(isKey)
         : limit === own[name] || (name === "registrar" ? isKey(limit)
           : limit >= 0 && typeof limit === typeof (own[name] ?? 0));
-      expect(Object.hasOwn(own, name) && isRight, `a policy has no ${name} = ${limit}: numbers are `
-        + "from 0 up, and keys have 64 hexadecimal digits");
+      expect(Object.hasOwn(own, name) && isRight, `a policy has no ${name} = ${limit}`);
       own[name] = limit;
     }
   }
@@ -60,7 +59,7 @@ export function checkPlan(plan, policy) {
   const { question, terms, round, rounds } = plan;
   const { registrar } = terms;
   const fault = round > rounds ? `is in round ${round} of ${rounds}` : impossible;
-  if (fault) refuse("plan", `has a plan that no honest study has: it ${fault}`);
+  if (fault) refuse("plan", `is impossible: it ${fault}`);
   const nbytes = messageBytes(p, length, largestCommittee(terms), registrar ? 64 : 0);
   const isExact = showsOneDevice && policy.max_epsilon < Infinity;
   const limits = /** @type {any} */ ({ ...policy, ...FIXED_LIMITS });
@@ -83,7 +82,7 @@ export function checkPlan(plan, policy) {
   for (const [limit, asked, isKept, allowed = limits[limit]] of rules) {
     const isWithin = limit.startsWith("max") ? asked <= allowed * TOLERANCE : asked >= allowed;
     if (isKept ?? isWithin) continue;
-    const reason = `needs a policy with ${limit} = ${asked}, and this device has ${allowed}`;
+    const reason = `asks for ${asked}; this device allows ${allowed}`;
     refuse(limit, reason, limit in policy ? asked : null);
   }
 }

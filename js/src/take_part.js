@@ -70,8 +70,8 @@ export async function takePart(request) {
   const address = registrar && serviceUrl(registrar);
   const isSecure = /^https:|^http:\/\/(localhost|127[.\d]+|\[::1])(:|\/|$)/.test(address);
   const isOther = isSecure && new URL(address).host !== new URL(url).host;
-  expect(!registrar || (isOther && registrarToken && policy.registrar), "registrar is the https "
-    + "address of another server; pass its registrarToken, and its key as policy.registrar");
+  expect(!registrar || (isOther && registrarToken && policy.registrar),
+    "a registrar needs https, another host, registrarToken and policy.registrar");
   /** @type {Outcome} */
   const outcome = { state: "finished", round: null, error: "", limit: null, leftOut: 0 };
   const part = { ...request, policy, journal, service, outcome, registrar: address };

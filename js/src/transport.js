@@ -31,8 +31,7 @@ export const sleep = (seconds) => new Promise((resolve) => setTimeout(resolve, 1
  * of a device. Throws a TypeError for other addresses. @type {(url: string) => string} */
 export function serviceUrl(url) {
   const { href } = new URL(url);
-  const isService = /^https?:[^?#@]*$/.test(href);
-  expect(isService, "a service has an http or https address without '?', '#' or '@'");
+  expect(/^https?:[^?#@]*$/.test(href), "a service's address has another form");
   return href.replace(/\/+$/, "");
 }
 
@@ -82,7 +81,7 @@ async function sendOnce(url, { ticket, json, bytes }) {
   const { status, headers, ok } = answer;
   const document = readJson(text ?? "") ?? {};
   if (ok) return document;
-  const pause = parseInt(headers.get("retry-after") ?? "") || 0;
+  const pause = Number(headers.get("retry-after")) || 0;
   fail(`${document.detail ?? `${url} answered ${status}`}`, {
     status, type: `${document.type}`.split("urn:blindtally:problem:")[1] ?? "",
     retryAfter: min(max(0, pause), MAX_RETRY_AFTER),
