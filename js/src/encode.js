@@ -3,7 +3,6 @@
 import { isWhole, min, sum } from "./arithmetic.js";
 import { hex, systemRandom, utf8 } from "./bytes.js";
 import { domainOf, numberText } from "./domains.js";
-import { approximateHistogram } from "./encoders/histogram.js";
 import { numberSums } from "./encoders/numbers.js";
 import { tracked } from "./encoders/tracked.js";
 import { hierarchicalHistogram, trieHh } from "./encoders/votes.js";
@@ -22,7 +21,6 @@ import { drawBelow } from "./hashing.js";
  * @property {(held: Held[], random: Random) => Promise<number[]>} encode
  * @property {string} [fault] what no honest study asks
  * @property {boolean} [showsOneDevice] whether sums may show what one device holds
- * @property {number} [leastCount] of listed items; by default the threshold
  * @property {Form} [canonical] form of an item, by default that of the domain
  *
  * @typedef {(plan: any) => Encoding} Encoder throws a MalformedError if the plan cannot be
@@ -34,7 +32,6 @@ const ENCODERS = {
   triehh: trieHh,
   "hierarchical-histogram": hierarchicalHistogram,
   "number-sums": numberSums,
-  "approximate-histogram": approximateHistogram,
 };
 
 /** Return the encoding of a plan; throws a RefusedError if this device has none, and a

@@ -99,10 +99,6 @@ const MECHANISMS = {
       table_shape: (/** @type {any} */ x) => x === null || inPython("mechanism", "vote tables"),
     },
   ],
-  "approximate-histogram": [
-    { rule: /^(practical|theorem)$/, beta: any, repetitions: any, rows: orNull(63) },
-    { cells, tables: 2000, rows: -63, width: -(2 ** 26), location_seed: hex32 },
-  ],
 };
 
 /** Check the fields of a plan. Throws a RefusedError if devices in JavaScript do not have its

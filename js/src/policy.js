@@ -117,4 +117,4 @@ export function maxCopies(plan, { max_epsilon, min_threshold }) {
 
 /** Return the smallest count with which the service lists an item. @type {(plan: any) => number} */
 const leastCount = (plan) =>
-  plan.release?.threshold ?? encodingOf(plan).leastCount ?? plan.question.threshold;
+  plan.release?.threshold ?? plan.question.threshold;

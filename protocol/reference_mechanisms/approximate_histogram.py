@@ -176,7 +176,6 @@ class ApproximateHistogram(SumMechanism[ApproximateHistogramQuestion, Approximat
     """Mechanism of sampled tables and a count sketch."""
 
     name = "approximate-histogram"
-    is_in_javascript = True
     question_type = ApproximateHistogramQuestion
     description = Description(
         purpose="how often each heavy item is held",

@@ -21,10 +21,7 @@ from secagg.oneshot.field import PackedRows
 from secagg.oneshot.moduli import joined
 from tests.support.one_shot_lanes import KEYS
 
-MECHANISMS = (
-    *("tracked", "tracked", "triehh", "hierarchical-histogram", "number-sums"),
-    "approximate-histogram",
-)
+MECHANISMS = ("tracked", "tracked", "triehh", "hierarchical-histogram", "number-sums")
 _LETTERS = "ab\u00e9\U0001f600\uff5e"  # the last two have another order as UTF-16
 
 
@@ -129,11 +126,7 @@ def _question(rng: Random, name: str) -> dict[str, Any]:
     if name == "hierarchical-histogram":
         domain = rng.choice((_interval(rng), {"kind": "utf8", "max_bytes": 2}))
         return shared | sampled | {"domain": domain, "contribution": 1, "every_round": False}
-    if name == "number-sums":
-        return shared | {"domain": _interval(rng), "contribution": 1, "confidence": 0.5}
-    rule = rng.choice(({}, {"rule": "theorem", "repetitions": 3}))
-    size = 2**22 if rule else rng.choice((3_000, 60_000))
-    return shared | {"domain": _text_domain(rng, _ALL_KINDS), "message_bytes": size} | rule
+    return shared | {"domain": _interval(rng), "contribution": 1, "confidence": 0.5}
 
 
 def _plan(rng: Random, name: str) -> AnyPlan:

@@ -20,15 +20,15 @@ from client.http.transport import Transport, http_client
 from protocol.api.messages import Timeouts
 from protocol.committee_terms import CommitteeTerms
 from protocol.domains.strings import Alphabet
+from protocol.mechanisms.tracked.plan import TrackedQuestion
 from protocol.question_and_plan import Terms
-from protocol.reference_mechanisms.approximate_histogram import ApproximateHistogramQuestion
 from secagg.keys import Identity
 from tests.js.node import run_node
 from tests.server.application import ServiceOnPort, on_a_port
 
 N = 6
 OPERATORS = tuple(Identity.of(bytes([n]) * 32) for n in range(1, 8))
-QUESTION = ApproximateHistogramQuestion(
+QUESTION = TrackedQuestion(
     threshold=3,
     contribution=2,
     domain=Alphabet(characters="abc_", length=2, pad="_"),

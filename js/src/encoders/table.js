@@ -9,7 +9,7 @@ const MIN_CELLS_WITHOUT_HASH_BITS = 48;
 const MIN_LARGE_TABLE_CELLS = 216;
 const HEAVY_BELOW = floor(0.11 * 2 ** 32);
 const HEAVY_CELLS = 6; // of a heavy key in each sub-table
-export const DEFAULT_EVIDENCE = 120;
+const DEFAULT_EVIDENCE = 120;
 
 /** Return the number of elements of a table modulo p, and the function that makes an empty one of a
  * seed. A false key passes with probability 1 / `evidence` at most: an element has a digit of its
