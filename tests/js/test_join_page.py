@@ -211,3 +211,26 @@ def test_the_page_is_readable_everywhere_and_says_why_a_page_without_https_canno
         page.goto(elsewhere + path)
         expect(page.get_by_role("status")).to_contain_text("a link that begins with https")
         expect(page.get_by_role("button")).to_be_disabled()
+
+
+@pytest.fixture
+def closed_server(tmp_path: Path) -> Iterator[ServerProcess]:
+    with ThreadPoolExecutor(1) as executor:  # browsers have an event loop in this thread
+        running = executor.submit(ServerProcess(tmp_path).__enter__).result()
+    yield running
+    running.stop()
+
+
+def test_a_closed_service_admits_a_browser_by_the_token_in_its_link(
+    browser: Browser, closed_server: ServerProcess
+) -> None:
+    with Analyst(closed_server.url, closed_server.key) as analyst:
+        study = analyst.create("Which fruit?", QUESTION, TERMS, rounds=1)
+    link = f"{closed_server.url}/join/{study.id}"
+    with closing(open_page(browser.new_context(), link)) as page:
+        expect(page.get_by_role("status")).to_contain_text("Open the whole link")
+    for token, status in (f"bte_{'0' * 64}", 401), (closed_server.token, 204):
+        with closing(open_page(browser.new_context(), f"{link}#token={token}")) as page:
+            with page.expect_response("**/v1/devices") as answer:
+                send(page, ("pear",))
+            assert answer.value.status == status
