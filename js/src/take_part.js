@@ -1,6 +1,6 @@
 /** Participation of a device with its items in one study: the function that a program calls. */
 
-import { max, min } from "./arithmetic.js";
+import { ceil, max } from "./arithmetic.js";
 import { hex, sha256, subtle, systemRandom, unhex } from "./bytes.js";
 import { openSession } from "./committee.js";
 import { encode } from "./encode.js";
@@ -11,12 +11,12 @@ import { keystream } from "./keys.js";
 import { makeMessage } from "./message.js";
 import { readPlan } from "./plan.js";
 import { Policy, checkPlan, maxCopies } from "./policy.js";
-import { clock, send, serviceUrl, sleep } from "./transport.js";
+import { send, serviceUrl } from "./transport.js";
 
 /** @import { Identity } from "./identity.js" */
 /** @import { Journal, Vector } from "./journal.js" */
 
-const POLL_SECONDS = 25; // wait of a long poll; the service allows 30
+const POLL_SECONDS = 25; // the longest wait of a request; the service allows 30
 const FINAL_STATUSES = [404, 409, 410, 413, 422]; // the same message has no other answer
 const IN_USE = { state: "in use", error: "another tab takes part as this device: close one" };
 /** @type {any} */
@@ -65,7 +65,7 @@ export async function takePart(request) {
   const service = serviceUrl(url);
   expect(subtle, "a page has keys only under https");
   expect(/^[\w-]{1,64}$/.test(study), "study is the id of a study");
-  const areTokens = /^(?!btr_)[!-~]*$/.test(token) && /^[!-~]*$/.test(registrarToken);
+  const areTokens = /^(?!btr_)[!-~]*$/.test(`${token},${registrarToken}`);
   expect(areTokens, "a token is wrong; registrarToken begins with btr_");
   const address = registrar && serviceUrl(registrar);
   const isSecure = /^https:|^http:\/\/(localhost|127[.\d]+|\[::1])(:|\/|$)/.test(address);
@@ -113,9 +113,11 @@ async function participate(part) {
  * takes devices. @type {(part: Part, identity: Identity, after: number) => Promise<Vector>} */
 async function recordMessage(part, identity, after) {
   const { study, items, consent, collection = "default", registrar, registrarToken = "" } = part;
-  const { policy, journal, service, outcome } = part;
-  const view = await waitForRound(part, identity.credential, after);
-  outcome.round = view.number;
+  const { policy, journal, service, outcome, wait = 0 } = part;
+  const poll = wait / ceil(wait / POLL_SECONDS) || 0;
+  const path = `/v1/studies/${study}/rounds/open?after=${after}&wait=${poll}`;
+  const view = await send(service + path, { ticket: identity.credential, wait });
+  outcome.round = view.number ?? null;
   const opened = readPlan(view.plan);
   const { plan } = opened;
   checkPlan(plan, policy);
@@ -135,21 +137,4 @@ async function recordMessage(part, identity, after) {
   const recorded = { ...vector, digest: hex(sha256(bytes)), message: hex(bytes) };
   await journal.record(recorded, policy, plan);
   return recorded;
-}
-
-/** Return the view of a round after `after` that takes devices, within the seconds of `wait`. @type
- * {(part: Part, ticket: string, after: number) => Promise<any>} */
-async function waitForRound({ service, study, wait: whole = 0 }, ticket, after) {
-  const end = clock() + whole;
-  for (;;) {
-    const wait = max(0, min(POLL_SECONDS, end - clock()));
-    const path = `/v1/studies/${study}/rounds/open?after=${after}&wait=${wait}`;
-    try {
-      return await send(service + path, { ticket });
-    } catch (/** @type {any} */ error) {
-      const pause = error.retryAfter || 1;
-      if (error.type !== "no-round" || clock() + pause > end) throw error;
-      await sleep(pause);
-    }
-  }
 }

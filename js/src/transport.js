@@ -24,9 +24,6 @@ const [FIRST_PAUSE, MAX_PAUSE, JITTER, MAX_RETRY_AFTER] = [0.1, 3, 0.5, 30]; // 
 /** Return the time in seconds since 1970. */
 export const clock = () => Date.now() / 1000;
 
-/** Wait. @param {number} seconds */
-export const sleep = (seconds) => new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
-
 /** Return a service's address in one form, without a slash at the end: one service has one identity
  * of a device. Throws a TypeError for other addresses. @type {(url: string) => string} */
 export function serviceUrl(url) {
@@ -35,21 +32,24 @@ export function serviceUrl(url) {
   return href.replace(/\/+$/, "");
 }
 
-/** The bearer token; and a body of JSON for POST, or of bytes for PUT. @typedef {{ticket: string,
- * json?: object, bytes?: Uint8Array}} Options */
+/** The bearer token; a body of JSON for POST, or of bytes for PUT; and seconds to wait for a round.
+ * @typedef {{ticket: string, json?: object, bytes?: Uint8Array, wait?: number}} Options */
 
 /** Send a request until the service accepts it; return the JSON of the answer. Throws a ServiceError
  * if the service refuses, or is out of reach for too long, and a MalformedError if the answer is too
  * long. @type {(url: string, options: Options) => Promise<any>} */
 export async function send(url, options) {
-  const end = clock() + PATIENCE_SECONDS;
+  const { wait = 0 } = options;
+  const start = clock();
   for (let pause = FIRST_PAUSE; ; pause = min(2 * pause, MAX_PAUSE)) {
     try {
       return await sendOnce(url, options);
     } catch (/** @type {any} */ error) {
-      const wait = error.retryAfter || pause + JITTER * Math.random();
-      if (!TRANSIENT.includes(error.status) || clock() + wait > end) throw error;
-      await sleep(wait);
+      const seconds = error.retryAfter || pause + JITTER * Math.random();
+      const patience = TRANSIENT.includes(error.status) ? wait + PATIENCE_SECONDS
+        : error.type === "no-round" ? wait : 0;
+      if (clock() + seconds > start + patience) throw error;
+      await new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
     }
   }
 }
