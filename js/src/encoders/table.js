@@ -12,10 +12,10 @@ const HEAVY_CELLS = 6; // of a heavy key in each sub-table
 const DEFAULT_EVIDENCE = 120;
 
 /** Return the number of elements of a table modulo p, and the function that makes an empty one of a
- * seed. A false key passes with probability 1 / `evidence` at most: an element has a digit of its
- * hash next to each chunk. Throws a MalformedError if keys of the domain do not fit. @param {number}
- * p @param {{chunks: number, bound: number}} domain @param {number} cells @param {number} evidence
- * @param {number} [parts] elements of a chunk */
+ * seed. Next to each chunk, which has `parts` elements, is a digit of the key's hash, so that a
+ * false key passes with probability 1 / `evidence` at most. Throws a MalformedError if keys do not
+ * fit. @param {number} p @param {{chunks: number, bound: number}} domain @param {number} cells
+ * @param {number} evidence */
 export function tableFormat(p, domain, cells, evidence, parts = 1) {
   const { chunks, bound } = domain;
   const least = max(evidence, cells < MIN_CELLS_WITHOUT_HASH_BITS ? DEFAULT_EVIDENCE : 1);
