@@ -31,10 +31,10 @@ conditional (divided by pi), the distribution that is fitted is h pi, that of sh
 shown item stands for (1 - pi) / pi hidden ones of its count. For example, at p = 1/8 an item of 40
 tokens has five samples with probability 0.56. The fit starts from Zipf's law, because shown items
 reveal little about counts that are rarely shown. An item that takes no part in the fit may still be
-listed, by fewer samples. So pi is then the probability that an item is in the fit or listed, and
-listed items stand for hidden ones, too. Where all items have about the same count, the expected
-number of missed items is too small: 17, where 80 of 100 items with 20 tokens were missed at t = 8
-to 10.
+listed, by fewer samples. At its counts, power laws continue the fitted prior. So pi is then the
+probability that an item is in the fit or listed, and listed items stand for hidden ones, too. Where
+all items have about the same count, the expected number of missed items is too small: 17, where 80
+of 100 items with 20 tokens were missed at t = 8 to 10.
 
 Source: empirical Bayes is from [Robbins56], smoothing in each step from [Silverman90], and the
 number of hidden items from [HorvitzThompson52]; samples that stand for estimates are ours.
@@ -72,6 +72,10 @@ MIN_COUNT, _MIN_SHARE, _MIN_SHAPE = 0.5, 1e-4, 1e-6
 # Sampled tokens of a known item. With `adaptive-iblt` in growing rounds (web words), items with a
 # sample in a small, early round only had an rms error of 2.3 standard errors, and 1.2 with it.
 _MIN_SAMPLES = 1.0
+# Density of counts on the grid: count^-slope. If the item of rank r is proportional to 1 / r^a, the
+# slope is 1 / a: web words have 1.1, and domains 1.7.
+_SLOPES = 0.5, 1.0, 1.5, 2.0
+_MIN_SHOWN = 0.25  # probability of being firm, below which firm items do not show the density
 _MAX_SQUARED_Z_SCORE = 600.0  # beyond, likelihoods would be zero in all cells
 _MIN_CHANCE = 1e-9  # of an item being shown
 _OUTSIDE_SHARE = 1e-9  # of the likelihood below the grid, which the first cell keeps
@@ -135,8 +139,11 @@ def posterior(
     weights, is_heavy = weigh(likelihoods, prior), grid >= threshold
     moments = _moments(weights, grid, is_heavy)
     if not fitted.all():
-        samples, shares = distinct[:2, fitted == 0]
-        moments[:, fitted == 0] = _faint_moments(samples, shares, prior, threshold)
+        is_firm = fitted > 0
+        firm = likelihoods[is_firm], shown[is_firm], fitted[is_firm].astype(np.float64)
+        prior = _continued(prior, grid, threshold, *firm)
+        samples, shares = distinct[:2, ~is_firm]
+        moments[:, ~is_firm] = _faint_moments(samples, shares, prior, threshold)
     means, spread, heavy = moments[:, rows.reshape(-1)]
     is_precise = variances < (_MIN_RELATIVE_ERROR * counts) ** 2
     bars = _seen_bars(distinct, prior, edges, is_heavy, confidence)
@@ -211,6 +218,25 @@ def grid_edges(counts: Floats, threshold: float) -> Floats:
     cells = math.ceil(math.log(largest / MIN_COUNT) / CELL_WIDTH)
     edges: Floats = MIN_COUNT * np.exp(CELL_WIDTH * np.arange(cells + 1))
     return edges
+
+
+def _continued(prior: Floats, grid: Floats, threshold: float, *firm: Floats) -> Floats:
+    """Return the prior of items that take no part in the fit.
+
+    Firm items, with their likelihoods, chances of being shown (k, c) and sizes (k,), reveal little
+    about counts that are rarely shown. There, a mean of power laws continues the fitted `prior`,
+    from four thresholds at most. The weight of a law is its likelihood given all firm items, of
+    which few do not decide between laws.
+    """
+    likelihoods, shown, sizes = firm
+    usual = np.einsum("kc,k->c", shown, sizes / max(1, int(sizes.sum())))
+    start = int(min(np.searchsorted(usual, _MIN_SHOWN), np.searchsorted(grid, 4 * threshold) - 1))
+    laws = (grid / grid[start]) ** -np.array(_SLOPES)[:, np.newaxis]
+    chances = np.einsum("kc,sc->sk", likelihoods, laws) / np.einsum("kc,sc->sk", shown, laws)
+    logs = (sizes * np.log(chances)).sum(axis=1)
+    weights = np.exp(logs - logs.max())
+    mean = np.einsum("s,sc->c", weights / weights.sum(), laws)
+    return np.append(prior[start] * mean[:start], prior[start:])
 
 
 def _faint_moments(samples: Floats, shares: Floats, prior: Floats, threshold: float) -> Floats:

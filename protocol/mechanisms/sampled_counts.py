@@ -143,12 +143,6 @@ def _tokens_by_block(state: StudyState, rows: Indices) -> Floats:
     return tokens
 
 
-def sampled_share(state: StudyState) -> float | None:
-    """Return the share of all tokens that were sampled; None if it is not stored."""
-    devices = state.arrays.get(_DEVICES_ARRAY, np.zeros(1)).sum()
-    return float(state.arrays[_EXPOSURE_ARRAY].sum() / devices) if devices else None
-
-
 def round_count_history(plan: Plan, state: StudyState, items: Sequence[str]) -> RateHistory | None:
     """Return the observations of `items` by block of rounds; None before the first round."""
     if _DEVICES_ARRAY not in state.arrays:
@@ -303,17 +297,9 @@ class SampledCounts(SumMechanism[SumQ, P]):
         return totals, np.where(flags(state), np.maximum(variances, usual), usual)
 
     def known_share(self, state: StudyState) -> float:
-        """Return the share of all tokens by which items became known; here the sampled share.
-
-        If it is not stored: a count with variance v is a sample of the share count / (count + v).
-        """
-        share = sampled_share(state)
-        if share is not None:
-            return share
-        counts, variances = self.totals(state)
-        counts = np.maximum(counts, 0)
-        shares = counts / np.maximum(counts + np.maximum(variances, 0), 1e-9)
-        return float((shares * counts).sum() / max(counts.sum(), 1e-9))
+        """Return the share of all tokens by which items became known; here the sampled share."""
+        devices = state.arrays.get(_DEVICES_ARRAY, np.ones(1))
+        return float(state.arrays.get(_EXPOSURE_ARRAY, devices).sum() / devices.sum())
 
 
 def _estimates(
