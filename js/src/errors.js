@@ -2,9 +2,9 @@
 
 /** Return an error with one of four names. A `RefusedError` has the `limit` of the policy, or the
  * promise that the study breaks, and the value that would do; a `ServiceError` a status, 0 if the
- * service was out of reach, the `type` of the problem, and seconds to wait. A `MalformedError` is of
- * what no honest service sends. After a `JournalError`, nothing may be sent. @type {(name: string,
- * message: string, facts?: object) => Error} */
+ * service was out of reach, the `type` of the problem, and seconds to wait. `MalformedError`: no
+ * honest service sends this. `JournalError`: nothing may be sent. @type {(name: string, message:
+ * string, facts?: object) => Error} */
 export const namedError = (name, message, facts) =>
   Object.assign(new Error(message), { name, ...facts });
 

@@ -33,8 +33,8 @@ export async function deriveIdentity(secret, service, study) {
 
 /** Register an identity at a service that is not open; repeating it changes nothing. The token may
  * have expired: registered devices stay registered. Throws a ServiceError if it has no enrolments
- * left, or the identity was revoked. @type {(service: string, ticket: string, identity: Identity) =>
- * Promise<void>} */
+ * left, or the identity was revoked. @type {(service: string, ticket: string, identity:
+ * Identity) => Promise<void>} */
 export async function enrolAtService(service, ticket, identity) {
   const { publicKey, credentialDigest: digest } = identity;
   const signature = hex(await identity.sign(concat(utf8("blindtally device v1\0"), digest)));

@@ -30,9 +30,9 @@ const MIN_TIME = 19723 * DAY_SECONDS; // 2024
 
 /** Where lines are, which all tabs or processes of the device share. `update` gives them to a
  * function, and writes durably the line that it returns, if any; nobody writes in between. `alone`
- * runs a task, or returns null if another tab runs one. @typedef {{update: (change: (lines: any[])
- * => Change | null) => Promise<void>, alone: <T>(task: () => Promise<T>) => Promise<T | null>}} Store
- * */
+ * runs a task, or returns null if another tab runs one. @typedef {{update: (change: (lines:
+ * any[]) => Change | null) => Promise<void>,
+ * alone: <T>(task: () => Promise<T>) => Promise<T | null>}} Store */
 
 /** @typedef {ReturnType<typeof journalIn>} Journal */
 
@@ -57,7 +57,7 @@ export function journalIn(store) {
   return {
     alone: store.alone,
 
-    /** @returns {Promise<Uint8Array>} the secret of the device, 32 bytes, which is made if needed */
+    /** @returns {Promise<Uint8Array>} the device's secret, 32 bytes, which is made if needed */
     async secret() {
       const made = { device: DEVICE, secret: hex(systemRandom(32)) };
       const [{ secret } = made] = await update((lines) => (lines[0] ? null : [0, made]));

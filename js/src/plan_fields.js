@@ -25,7 +25,7 @@ function fits(shape, value) {
   }
   const names = Object.keys(shape).sort();
   must(`${Object.keys(Object(value))}` === `${names}`, `a plan has other fields than ${names}`);
-  for (const name of names) must(fits(shape[name], value[name]), `a plan's ${name} has no such value`);
+  for (const name of names) must(fits(shape[name], value[name]), `a plan has another ${name}`);
   return true;
 }
 
@@ -80,7 +80,7 @@ const noise = {
 };
 const release = { probability, threshold: 2 ** 31, variance: number(0, 2 ** 24) };
 
-/** The fields that the question and the plan of each mechanism add. @type {Record<string, Shape>} */
+/** What the question and the plan of each mechanism add. @type {Record<string, Shape>} */
 const MECHANISMS = {
   tracked: [
     { hash_bits, message_bytes: -message_bytes },

@@ -11,8 +11,8 @@ const BYTES_PER_ELEMENT = 2;
 const FIXED_LIMITS = { min_sigma: 40, confidence: 0.5 }; // of every policy
 const TOLERANCE = 1 + 1e-9;
 
-/** @typedef {[limit: string, asked: any, isKept?: any, allowed?: any]} Rule the value of a limit that
- * the study needs; by default a number, which is compared with that of the policy */
+/** @typedef {[limit: string, asked: any, isKept?: any, allowed?: any]} Rule a limit and what the
+ * study asks for; by default a number, which is compared with that of the policy */
 
 /** Limits of a device, with the names and defaults of `Policy` in Python. */
 export class Policy {
@@ -50,8 +50,8 @@ export class Policy {
   }
 }
 
-/** Check the fields of a plan of `readPlan`, and that it keeps the limits of a policy. Throws a RefusedError for the
- * first limit that it exceeds, and a MalformedError if the plan cannot be. @type {(plan: any,
+/** Check the fields of a plan, and that it keeps the limits of a policy. Throws a RefusedError for
+ * the first limit that it exceeds, and a MalformedError if the plan cannot be. @type {(plan: any,
  * policy: Policy) => void} */
 export function checkPlan(plan, policy) {
   checkFields(plan);
@@ -100,7 +100,8 @@ function committeeRules(terms, { committee, registrar, min_volunteers, min_commi
     ];
   }
   const { corrupt: tolerated, members } = committeeParameters(terms);
-  const pinned = terms.members.filter((/** @type {string} */ key) => committee.includes(key)).length;
+  const isPinned = (/** @type {string} */ key) => committee.includes(key);
+  const pinned = terms.members.filter(isPinned).length;
   const least = max(1, floor(min_committee_corrupt * members + 1e-9));
   return [
     ["committee", `all ${members} members`, pinned === members, `${pinned} of them`],
@@ -116,5 +117,4 @@ export function maxCopies(plan, { max_epsilon, min_threshold }) {
 }
 
 /** Return the smallest count with which the service lists an item. @type {(plan: any) => number} */
-const leastCount = (plan) =>
-  plan.release?.threshold ?? plan.question.threshold;
+const leastCount = (plan) => plan.release?.threshold ?? plan.question.threshold;

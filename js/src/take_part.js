@@ -45,9 +45,9 @@ const STATES = {
  * @property {string} error the reason, if the device did not finish
  * @property {string | null} limit the name of the policy's limit that refused the study
  * @property {number} leftOut how many of the items the message does not count
+ *
+ * @typedef {Request & {policy: Policy, journal: Journal, service: string, outcome: Outcome}} Part
  */
-
-/** @typedef {Request & {policy: Policy, journal: Journal, service: string, outcome: Outcome}} Part */
 
 /**
  * Let this device take part in a round of a study with its items; return the outcome. An error in

@@ -35,9 +35,9 @@ export function serviceUrl(url) {
 /** The bearer token; a body of JSON for POST, or of bytes for PUT; and seconds to wait for a round.
  * @typedef {{ticket: string, json?: object, bytes?: Uint8Array, wait?: number}} Options */
 
-/** Send a request until the service accepts it; return the JSON of the answer. Throws a ServiceError
- * if the service refuses, or is out of reach for too long, and a MalformedError if the answer is too
- * long. @type {(url: string, options: Options) => Promise<any>} */
+/** Send a request until the service accepts it; return the JSON of the answer. Throws a
+ * ServiceError if the service refuses, or is out of reach for too long, and a MalformedError if the
+ * answer is too long. @type {(url: string, options: Options) => Promise<any>} */
 export async function send(url, options) {
   const { wait = 0 } = options;
   const start = clock();
