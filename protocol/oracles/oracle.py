@@ -251,24 +251,24 @@ class Oracle(ABC):
         return variances
 
     def interval(
-        self,
-        estimates: Frequencies,
-        n: int,
-        level: float = 0.95,
-        variances: Frequencies | None = None,
+        self, counts: ReportCounts, level: float = 0.95
     ) -> tuple[Frequencies, Frequencies]:
-        """Return the ends of confidence intervals of the true frequencies.
+        """Return the ends of confidence intervals of the true frequencies; raises as `frequencies`.
 
-        The intervals are normal, with `variances` or otherwise with the variance at each
-        estimate, and are not cut at 0 or 1. An interval has probability `level` for a value that
-        is chosen beforehand.
+        They hold each f from which the estimate is at most z standard errors away, by the variance
+        at f (Wilson, JASA 1927, for proportions), and are not cut at 0 or 1. An interval has
+        probability `level` for a value that is chosen beforehand.
         """
         if not 0 < level < 1:
             raise ValueError(f"level must be between 0 and 1, not {level}")
-        if variances is None:
-            variances = self.variance(np.clip(estimates, 0, 1), n)
-        margin = -float(special.ndtri((1 - level) / 2)) * np.sqrt(variances)
-        return estimates - margin, estimates + margin
+        estimates, z = self.frequencies(counts), float(special.ndtri((1 - level) / 2))
+        absent, present = self.scaled_variances
+        slope = (present - absent) / counts.reports
+        cut = estimates - np.clip(estimates, 0, 1)
+        variances = self.estimated_variances(counts) + slope * cut
+        shift = z**2 * slope / 2
+        margin = np.sqrt(np.maximum(z**2 * variances + shift**2, 0))
+        return estimates + shift - margin, estimates + shift + margin
 
     def variances(self, frequencies: Frequencies, n: int) -> Frequencies:
         """Return the exact variance of every value (d,), given the true frequencies of all.

@@ -48,13 +48,6 @@ def test_totals_are_off_as_far_as_their_variances_state(t: int) -> None:
     assert np.sqrt((z_scores**2).mean()) == pytest.approx(1, abs=0.056)
 
 
-def test_what_was_read_in_every_round_stays() -> None:
-    state = add_estimates(EMPTY_STATE, [Estimate("a", 7, 3)])
-    for current in (state, add_devices(state, 10, is_read=True)):
-        counts, variances = totals_of_all_rounds(current)
-        assert (counts.tolist(), variances.tolist()) == ([7], [3])
-
-
 def test_an_item_that_was_counted_in_unread_rounds_is_not_scaled() -> None:
     state = add_estimates(EMPTY_STATE, [Estimate("counted", 30, 0), Estimate("sampled", 30, 0)])
     state = add_devices(state, 100, is_read=True)

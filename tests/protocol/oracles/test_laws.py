@@ -203,8 +203,10 @@ def test_n_levels_and_frequencies_out_of_range_are_refused() -> None:
         oracle.variance(np.array([0.5]), 0)
     with pytest.raises(ValueError, match="frequencies must be from"):
         oracle.variance(np.array([-0.1]), 10)
+    with pytest.raises(ValueError, match="of all 10 values"):
+        oracle.variances(np.zeros(9), 10)
     with pytest.raises(ValueError, match="level must be between"):
-        oracle.interval(np.array([0.5]), 10, 1.0)
+        oracle.interval(ReportCounts(oracle, 10, np.zeros(oracle.cells, np.int64)), 1.0)
 
 
 @pytest.mark.usefixtures("counts_reports")

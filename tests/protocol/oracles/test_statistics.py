@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from protocol.numerics.array_types import Frequencies, ItemValues
+from protocol.oracles.krr import KaryRandomizedResponse
 from protocol.oracles.ocms.hashed import Ocms
-from protocol.oracles.ocms.ocms_gf import OcmsGf
-from protocol.oracles.oracle import Oracle
+from protocol.oracles.oracle import Oracle, ReportCounts
 from protocol.reference_mechanisms.oracles.apple_cms import HadamardCountMeanSketch
 from protocol.reference_mechanisms.oracles.recursive_hadamard import RecursiveHadamard
 from tests.protocol.chance import seeded
@@ -24,12 +24,16 @@ def population(domain: int) -> tuple[ItemValues, Frequencies]:
     return values, np.bincount(values.astype(np.int64), minlength=domain) / N
 
 
-def estimates(oracle: Oracle, values: ItemValues, seed: int) -> Frequencies:
-    """Return the estimates of `RUNS` runs (runs, d), each from its reports' bytes."""
+def runs(oracle: Oracle, values: ItemValues, seed: int) -> list[ReportCounts]:
+    """Return the counts of `RUNS` runs, each from its reports' bytes."""
     reports = oracle.perturb(np.tile(values, RUNS), seeded(seed))
     # Thousands of hash functions are for votes, not for the whole dictionary each run.
     few = np.arange(oracle.domain, dtype=np.uint64) if oracle.name == "apple-cms" else None
-    return np.array([oracle.estimate(batch, few) for batch in np.split(reports, RUNS)])
+    return [oracle.aggregate(batch, few) for batch in np.split(reports, RUNS)]
+
+
+def estimates(oracle: Oracle, values: ItemValues, seed: int) -> Frequencies:
+    return np.array([oracle.frequencies(counts) for counts in runs(oracle, values, seed)])
 
 
 @every_oracle
@@ -45,10 +49,6 @@ def test_estimates_are_unbiased_with_the_formulas_variance_and_intervals(oracle:
     assert (np.abs(errors) < 4.5 * np.sqrt(variances / RUNS)).all()
     ratio = (((estimated - true) ** 2).mean(axis=0) / variances).mean()
     assert 0.9 < ratio < 1.1
-    for level in (0.8, 0.95):
-        low, high = oracle.interval(estimated, N, level)
-        held = ((low <= true) & (true <= high)).mean()
-        assert held == pytest.approx(level, abs=0.03)  # counts of 600 are coarse
 
 
 @every_oracle
@@ -91,21 +91,27 @@ def test_recursive_hadamard_estimates_its_variance_from_its_residues() -> None:
     exact, estimated = oracle.variances(true, 60_000), oracle.estimated_variances(counts)
     assert estimated == pytest.approx(exact, rel=0.05)
     assert (oracle.variance(true, 60_000) / exact).max() > 3
-    low, high = oracle.interval(oracle.frequencies(counts), 60_000, variances=estimated)
-    assert ((low <= true) & (true <= high)).mean() > 0.8
     some = oracle.aggregate(reports, np.arange(5, dtype=np.uint64))
     bound = oracle.variance(np.clip(oracle.frequencies(some), 0, 1), 60_000)
     assert oracle.estimated_variances(some) == pytest.approx(bound)
 
 
-def test_a_hundred_devices_suffice_for_an_interval_that_is_not_cut() -> None:
-    oracle = OcmsGf(1.0, 60, 3)
-    with pytest.raises(ValueError, match="of all 60 values"):
-        oracle.variances(np.zeros(59), 10)
-    low, high = oracle.interval(np.array([-0.3, 0.0, 1.4]), 100)
-    assert low[0] < -0.3 < high[0]
-    assert (high - low)[0] == pytest.approx((high - low)[1])  # the variance is that at 0
-    assert high[2] > 1.4
+@pytest.mark.parametrize(
+    "oracle", [*usual(), KaryRandomizedResponse(4.0, 100), RecursiveHadamard(3.0, 64, 8)], ids=name
+)
+def test_intervals_of_rare_and_of_frequent_values_hold_the_truth(oracle: Oracle) -> None:
+    """The shares were off by 0.019 at most with three seeds.
+
+    With the bound of its variances in place of the estimated ones, 1.00 of the last oracle's rare
+    values are held.
+    """
+    values, true = population(oracle.domain)
+    counts, is_rare = runs(oracle, values, 22), true < np.median(true)
+    for level in (0.8, 0.95):
+        ends = [oracle.interval(each, level) for each in counts]
+        held = np.mean([(low <= true) & (true <= high) for low, high in ends], axis=0)
+        means = [held[is_rare].mean(), held[~is_rare].mean()]
+        assert means == pytest.approx([level] * 2, abs=0.03)  # counts of 600 are coarse
 
 
 def test_the_original_sketch_does_not_converge() -> None:
