@@ -32,9 +32,9 @@ def _study(
     question = TrackedQuestion(
         threshold=20, contribution=1, message_bytes=80_000, domain=Listed(items=items)
     )
-    terms = Terms(cohort_size=1000, minimum=500, cohorts=10)
+    terms, state = Terms(cohort_size=1000, minimum=500, cohorts=10), EMPTY_STATE
     plan = _MECHANISM.first_plan(question, terms, "study", rounds, Random(1))
-    state, is_found = EMPTY_STATE, np.zeros(size, np.bool_)
+    is_found = np.zeros(size, np.bool_)
     for number, (held, t) in enumerate(zip(counts, thresholds, strict=True), 1):
         samples = np.where(is_found, 0, rng.binomial(held, 1 / t))
         is_read = number not in unread
@@ -42,8 +42,8 @@ def _study(
         sampled = [Estimate(items[row], t * samples[row], 0.0) for row in np.flatnonzero(samples)]
         now = plan.model_copy(update={"round": number, "t": t})
         state = record_round(now, state, _DEVICES, counted, sampled if is_read else None)
-        of_round = [each.item for each in counted]
-        state = add_devices(state, _DEVICES, is_read=is_read, counted=of_round)
+        names = [each.item for each in counted]
+        state = add_devices(state, _DEVICES, is_read=is_read, counted=names)
         is_found |= (samples > 0) & is_read
     truth: Integers = counts.sum(axis=0)[[items.index(item) for item in state.items]]
     return question, state, truth
@@ -61,8 +61,7 @@ def test_items_that_were_found_early_are_not_too_sure() -> None:
     With six seeds the mean error was -0.12 to -0.02 and the rms error 1.00 to 1.06 standard errors,
     so that another fails with probability below 0.01.
     """
-    counts = np.random.default_rng(1).poisson(4.0, (20, 1000))
-    _, state, truth = _study(counts, [20.0] * 20)
+    _, state, truth = _study(np.random.default_rng(1).poisson(4.0, (20, 1000)), [20.0] * 20)
     z_scores = _errors(_MECHANISM.totals(state), truth)
     assert abs(z_scores.mean()) < 0.2
     assert 0.9 < np.sqrt((z_scores**2).mean()) < 1.16
