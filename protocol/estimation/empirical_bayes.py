@@ -81,6 +81,7 @@ _MIN_CHANCE = 1e-9  # of an item being shown
 _OUTSIDE_SHARE = 1e-9  # of the likelihood below the grid, which the first cell keeps
 _BINS_PER_DEVIATION, _LEVELS_PER_E = 16, 10  # of equal normal estimates, and of their deviations
 _LOWEST_BIN = -8 * _BINS_PER_DEVIATION  # nothing is that far below zero
+_MAX_COMPETITORS = 10_000
 _DRAWS, _SEED = 1000, 1  # of ranks; a probability of 1/2 has a standard error of 0.016
 
 
@@ -224,9 +225,8 @@ def _continued(prior: Floats, grid: Floats, threshold: float, *firm: Floats) -> 
     """Return the prior of items that take no part in the fit.
 
     Firm items, with their likelihoods, chances of being shown (k, c) and sizes (k,), reveal little
-    about counts that are rarely shown. There, a mean of power laws continues the fitted `prior`,
-    from four thresholds at most. The weight of a law is its likelihood given all firm items, of
-    which few do not decide between laws.
+    about counts that are rarely shown. There, and up to four thresholds, a mean of power laws
+    continues the fitted `prior`. The weight of a law is its likelihood given all firm items.
     """
     likelihoods, shown, sizes = firm
     usual = np.einsum("kc,k->c", shown, sizes / max(1, int(sizes.sum())))
@@ -364,14 +364,19 @@ def probabilities_of_reaching(counts: Floats, variances: Floats, threshold: floa
     return heavy
 
 
-def probabilities_of_top(counts: Floats, variances: Floats, k: int) -> Floats:
+def probabilities_of_top(counts: Floats, variances: Floats, k: int, missed: float = 0.0) -> Floats:
     """Return the probability that each count is among the `k` largest, from 1,000 draws of all.
 
-    Equal arguments give equal results.
+    About `missed` other items compete. Their counts are drawn from `counts`, the lower ones more
+    often, as 1 / count: those are missed most. Equal arguments give equal results.
     """
-    if k >= len(counts):
-        return np.ones(len(counts))
-    draws = np.random.default_rng(_SEED).normal(size=(_DRAWS, len(counts)))
-    drawn = counts + draws * np.sqrt(np.maximum(variances, 0))
-    largest = np.argpartition(-drawn, k - 1, axis=1)[:, :k]
-    return np.bincount(largest.ravel(), minlength=len(counts)) / _DRAWS
+    if not len(counts):
+        return counts
+    rng, weights = np.random.default_rng(_SEED), 1 / np.maximum(counts, MIN_COUNT)
+    drawn = counts + rng.normal(size=(_DRAWS, len(counts))) * np.sqrt(np.maximum(variances, 0))
+    others = rng.poisson(min(missed, _MAX_COMPETITORS), (_DRAWS, 1))
+    competing = rng.choice(counts, (_DRAWS, others.max()), p=weights / weights.sum())
+    competing[np.arange(others.max()) >= others] = -np.inf
+    drawn = np.concatenate((drawn, competing), axis=1)
+    largest = np.argpartition(-drawn, min(k, drawn.shape[1]) - 1, axis=1)[:, :k]
+    return np.bincount(largest.ravel(), minlength=len(counts))[: len(counts)] / _DRAWS

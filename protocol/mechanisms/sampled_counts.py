@@ -171,15 +171,6 @@ def max_device_counts(
     return np.array(counts, np.float64)
 
 
-def shown_distinct(plan: Plan, answer: Answer) -> float | None:
-    """Return the number of items that a round counted among five devices; None if unread."""
-    if not answer.decoded:
-        return None
-    counts = np.array([each.count for each in answer.estimates], np.float64)
-    holders = counts / max_device_counts(plan, answer.estimates)
-    return float((holders >= plan.question.least_holders - _ROUNDING_TOLERANCE).sum())
-
-
 def is_firm(question: Question, state: StudyState) -> Flags:
     """Return for each item of `state` whether five devices or more were counted with it."""
     holders = state.column(HOLDERS_COLUMN)
@@ -216,7 +207,11 @@ class SampledCounts(SumMechanism[SumQ, P]):
 
     def shown_distinct(self, plan: P, answer: Answer) -> float | None:
         """Return the number of items that a round counted among five devices; None if unread."""
-        return shown_distinct(plan, answer)
+        if not answer.decoded:
+            return None
+        counts = np.array([each.count for each in answer.estimates], np.float64)
+        holders = counts / max_device_counts(plan, answer.estimates)
+        return float((holders >= plan.question.least_holders - _ROUNDING_TOLERANCE).sum())
 
     def final_estimates(self, question: SumQ, state: StudyState) -> list[Estimate]:
         return list(self.final_answer(question, state).heavy_hitters)

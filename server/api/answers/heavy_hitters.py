@@ -118,14 +118,14 @@ async def _read_selection(service: Service, asked: Selection) -> HeavyHitterPage
     above, threshold = items, asked.threshold
     if threshold is not None:
         above = await asyncio.to_thread(_above, items, threshold, question)
-    selected = above[: asked.limit]
+    page = await heavy_hitter_page(service, asked.study, above[: asked.limit])
+    selected, quality = page.heavy_hitters, page.quality
+    if threshold is not None and quality is not None:
+        quality = await asyncio.to_thread(_quality_above, quality, items, above, threshold)
     if asked.top is not None:
-        selected = await asyncio.to_thread(top_items, above, asked.top)
-    page = await heavy_hitter_page(service, asked.study, selected)
-    if threshold is None or page.quality is None:
-        return page
-    quality = await asyncio.to_thread(_quality_above, page.quality, items, above, threshold)
-    return page.model_copy(update={"quality": quality})
+        missed = quality.expected_missed if quality is not None else 0.0
+        selected = await asyncio.to_thread(top_items, above, asked.top, missed)
+    return page.model_copy(update={"quality": quality, "heavy_hitters": selected})
 
 
 async def heavy_hitter_page(
@@ -177,9 +177,9 @@ def _quality_above(
     return quality.model_copy(update=update)
 
 
-def top_items(items: Sequence[HeavyHitter], k: int) -> tuple[HeavyHitter, ...]:
-    """Return the `k` most frequent `items`, with the probability of each to be among them."""
-    probabilities = probabilities_of_top(*_counts(items), k).tolist()
+def top_items(items: Sequence[HeavyHitter], k: int, missed: float) -> tuple[HeavyHitter, ...]:
+    """Return the `k` most frequent `items`, each with its probability against `missed` others."""
+    probabilities = probabilities_of_top(*_counts(items), k, missed).tolist()
     rows = zip(items[:k], probabilities[:k], strict=True)
     return tuple(
         row.model_copy(update={"top_probability": probability}) for row, probability in rows

@@ -194,11 +194,11 @@ def test_the_probability_of_reaching_a_threshold_is_that_of_a_gamma_variable() -
 
 def test_items_with_equal_estimates_share_the_places_at_the_top() -> None:
     counts = np.array([100.0, 50.0, 50.0, 50.0, 1.0])
-    got = probabilities_of_top(counts, np.array([1.0, 9.0, 9.0, 9.0, 1.0]), 2)
-    assert got.sum() == pytest.approx(2)
-    assert got[0] == 1
+    got = probabilities_of_top(counts, np.array([1.0, 9.0, 9.0, 9.0, 1.0]), 2, 0)
+    assert (got[0], got.sum()) == (1, pytest.approx(2))
     assert got[1:4] == pytest.approx(np.full(3, 1 / 3), abs=0.05)
-    assert probabilities_of_top(counts, counts, 7).tolist() == [1] * 5
+    assert 33 < probabilities_of_top(np.arange(51.0, 101), np.zeros(50), 50, missed=25).sum() < 40
+    assert probabilities_of_top(counts, counts, 7, 0).tolist() == [1] * 5
 
 
 def test_an_isolated_item_does_not_confirm_itself() -> None:

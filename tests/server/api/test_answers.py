@@ -79,8 +79,8 @@ async def test_the_top_items_have_the_probability_of_being_among_them(served: Se
     study = await answer(served, [("a", 30, 1), ("b", 9, 4), ("c", 9, 4), ("d", 4, 1)])
     page = await show(served, study, top=2)
     (first, second) = page.heavy_hitters
-    assert (first.item, first.top_probability, page.next) == ("a", 1, None)
-    assert second.top_probability == pytest.approx(0.5, abs=0.05)
+    assert (first.item, first.top_probability, page.next) == ("a", pytest.approx(1, abs=0.01), None)
+    assert second.top_probability == pytest.approx(0.39, abs=0.05)
     assert len((await show(served, study, top=10)).heavy_hitters) == 4
 
 
