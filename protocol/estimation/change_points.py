@@ -93,9 +93,9 @@ RELEVANT_THRESHOLD_SHARE = 0.5
 _BATCH_NUMBERS = 2**20  # numbers of segments at once, which bounds the memory
 # Of the scatter of rates.
 _MIN_RATE, _MAX_STEADY_MOVE, _MIN_TOKENS_OF_SCATTER, _SCATTER_ITERATIONS = 1e-12, 0.5, 0.2, 10
-# The factor is 1 with a standard deviation of 0.1 before any token is observed. With 10, F1 fell by
-# 0.002 to 0.009 after sudden changes (web words, commit words and domains, 1,000 words).
-FACTOR_PRIOR_TOKENS = 100.0
+# The factor is 1 with a standard deviation of 0.03 before any token is observed. With 100, 0.77 of
+# the intervals of the most frequent tenth of items held after five rounds, and with 1,000 0.95.
+FACTOR_PRIOR_TOKENS = 1000.0
 _ITERATIONS = 4
 # With fewer, the items that were sampled early by chance have much of all tokens: in three rounds
 # of cities and domains (2,000 words), 89% of the intervals held, and 96% do without factors.

@@ -57,14 +57,15 @@ def test_a_change_of_all_items_is_not_a_common_factor() -> None:
     before, after = 10 ** rng.uniform(-5, -2, (2, 1_000, 1))
     rates = np.where(np.arange(_BLOCKS) < _BLOCKS // 2, before, after)
     history, _ = _history(rng, rates, np.ones(_BLOCKS))
-    measured = measure_common_factors(history, 1.0)
-    assert measured == pytest.approx(np.ones(_BLOCKS), abs=0.2)
+    assert measure_common_factors(history, 1.0) == pytest.approx(np.ones(_BLOCKS), abs=0.2)
 
 
-def test_a_block_without_observations_has_the_mean_factor() -> None:
-    row = np.array([[9.0, 0.0, 9.0, 9.0, 9.0]])
-    unread = History(row, np.where(row > 0, 100.0, 0.0), np.full(5, 100.0))
-    assert measure_common_factors(unread, 1.0) == pytest.approx(np.ones(5))
+@pytest.mark.parametrize(("seen", "exposed"), [(0.0, 0.0), (45.0, 0.3)])
+def test_a_block_of_few_observations_has_the_mean_factor(seen: float, exposed: float) -> None:
+    row, exposure = np.full((1, 5), 9e3), np.full((1, 5), 100.0)
+    row[0, 1], exposure[0, 1] = seen, exposed
+    measured = measure_common_factors(History(row, exposure, np.full(5, 100.0)), 1.0)
+    assert measured == pytest.approx(np.ones(5), abs=0.03)
 
 
 @pytest.mark.parametrize("blocks", [1, 4])
