@@ -47,11 +47,6 @@ DEFAULT_MIN_COMMITTEE, DEFAULT_MIN_COMMITTEE_CORRUPT = 5, 0.2
 SumKind: TypeAlias = Literal["pairwise", "one-shot"]
 
 
-def copies_below(threshold: float, devices: float = DEFAULT_MIN_THRESHOLD) -> int:
-    """Return the most copies of an item in a device, so that `devices` must hold it to be heavy."""
-    return max(1, math.floor(threshold / devices))
-
-
 class Terms(PublicModel):
     """Number of devices that a round hides each device among, and the attacks it withstands.
 
@@ -235,21 +230,13 @@ class Question(PublicModel):
         return float(devices * self.contribution)
 
     def share(self, count: float, devices: int | None) -> float | None:
-        """Return the share of `devices` that a count is; None if a count is of copies, or secret.
+        """Return the share of `devices` that a count is; None if their number is secret.
 
         A device counts an item once, so that 178 of 372 devices are a share of 0.48.
         """
-        if not devices or self.hides_device_counts or self.max_copies > 1:
+        if not devices or self.hides_device_counts:
             return None
         return min(1.0, max(0.0, count) / devices)
-
-    @property
-    def max_copies(self) -> int:
-        """Return the most copies of an item that a device with default settings counts.
-
-        Then five devices are needed to reach the threshold. Such a device refuses one below 5.
-        """
-        return min(self.contribution, copies_below(self.threshold))
 
     @property
     def least_holders(self) -> float:

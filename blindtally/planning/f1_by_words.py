@@ -22,7 +22,6 @@ from blindtally.simulate.token_study import (
     run_tokens,
 )
 from protocol.histograms import limit_copies
-from protocol.question_and_plan import copies_below
 
 GOALS: Final = (0.8, 0.9, 0.95)
 _SIZE_RATIO: Final = 1.2
@@ -118,7 +117,7 @@ class StudyCase:
     """A population, its drift, and the number of items per device.
 
     If there are `users`, the devices of each round are drawn from them, and not their tokens. In
-    the papers devices count all copies of an item; those of users count `copies_below` of tau.
+    the papers devices count all copies of an item; those of users count one.
     """
 
     known: KeyedPopulation
@@ -155,8 +154,7 @@ def draw_study(case: StudyCase, setting: StudySetting, seed: Sequence[int]) -> D
     known = case.known.with_items(held)
     tokens = known.distribute([counts[held] for counts in rounds], case.contribution, rng)
     if not case.counts_all_copies:
-        most = copies_below(setting.tau)
-        tokens = replace(tokens, rounds=[limit_copies(each, most)[0] for each in tokens.rounds])
+        tokens = replace(tokens, rounds=[limit_copies(each, 1)[0] for each in tokens.rounds])
     return _with_heavy_items(tokens, setting.tau)
 
 
@@ -173,9 +171,9 @@ def _draw_users(
     needed = setting.rounds * size
     orders = [rng.permutation(len(users)) for _ in range(-(-needed // len(users)))]
     order = np.concatenate(orders)[:needed]
-    known, m, most = case.known, case.contribution, copies_below(setting.tau)
+    known, m = case.known, case.contribution
     parts = (users.take(order[start : start + size]) for start in range(0, needed, size))
-    rounds = [known.clip(limit_copies(held, most)[0], m, rng) for held in parts]
+    rounds = [known.clip(limit_copies(held, 1)[0], m, rng) for held in parts]
     return _with_heavy_items(TokenRounds(known, rounds, m), setting.tau)
 
 

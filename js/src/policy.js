@@ -110,11 +110,10 @@ function committeeRules(terms, { committee, registrar, min_volunteers, min_commi
   ];
 }
 
-/** Return how many copies of an item may count. @type {(plan: any, policy: Policy) => number} */
-export function maxCopies(plan, { max_epsilon, min_threshold }) {
-  if (max_epsilon === Infinity || min_threshold < 1) return plan.question.contribution;
-  return max(1, floor(leastCount(plan) / max(min_threshold, 5)));
-}
+/** Return how often an item counts: once, except in trials.
+ * @type {(plan: any, policy: Policy) => number} */
+export const maxCopies = (plan, { min_threshold }) =>
+  min_threshold < 1 ? plan.question.contribution : 1;
 
 /** Return the smallest count with which the service lists an item. @type {(plan: any) => number} */
 const leastCount = (plan) => plan.release?.threshold ?? plan.question.threshold;

@@ -98,10 +98,8 @@ def _items_headline(
     number += " was" if len(rows) < 2 else " were"
     if devices is None:
         counted = f"{number} counted {least} times or more"
-    elif question.max_copies == 1:
-        counted = f"{number} counted at {least} or more of {devices:,} devices"
     else:
-        counted = f"{number} counted {least} times or more at {devices:,} devices"
+        counted = f"{number} counted at {least} or more of {devices:,} devices"
     if not rows:
         return Headline(f"{counted}.")
     first = rows[0]

@@ -263,10 +263,9 @@ class HeavyHitter(PublicModel):
 
     `cohort_p_value` is not null if cohorts of a round differed as only lying devices or unlike
     cohorts do: the probability of that among honest devices whose cohorts are independent of items.
-    `share` is that of the devices in all sums, in the same interval; null if a device may count
-    an item more than once, or if the number of devices is secret. `probability` is that of the true
-    count reaching the threshold. `top_probability` is that of being among the most frequent items,
-    where they were asked for.
+    `share` is that of the devices in all sums, in the same interval; null if the number of devices
+    is secret. `probability` is that of the true count reaching the threshold. `top_probability` is
+    that of being among the most frequent items, where they were asked for.
     """
 
     item: str

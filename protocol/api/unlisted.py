@@ -106,12 +106,11 @@ def why_nothing_can_be_listed(plan: AnyPlan) -> str | None:
     rounds = 1 if question.counts_by_round else rounds
     counted = CountedRounds(rounds, rounds, rounds, plan.terms.max_devices * rounds)
     devices, bar = devices_of_count(question, counted) or 0, highest_bar(plan, counted)
-    most = devices * question.max_copies
-    if bar.count <= most or question.largest_count(devices) == math.inf:
+    if bar.count <= devices or question.largest_count(devices) == math.inf:
         return None
     return (
         f"the study lists nothing: an item needs a count of {_whole(bar.count)}, and "
-        f"{devices:,} devices that all hold it count it {_whole(most)} times; {bar.step}"
+        f"{devices:,} devices that all hold it count it once each; {bar.step}"
         if math.isfinite(bar.count)
         else f"the study lists nothing: {bar.cause}; {bar.step}"
     )

@@ -33,7 +33,6 @@ from protocol.device_policy.sizes_and_losses import (
 from protocol.mechanisms.central.release_mechanism import ReleasePlan
 from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan, mechanism_of
 from protocol.privacy.noise_loss import NoisyCounts, noise_epsilon
-from protocol.question_and_plan import DEFAULT_MIN_THRESHOLD, copies_below
 
 _NO_REGISTRAR_REASON: Final = (
     "names no registrar, so its server could invent the other devices: name one, or trust the "
@@ -91,16 +90,11 @@ def plan_violations(
 
 
 def max_copies(policy: Policy, plan: AnyPlan) -> int:
-    """Return the largest count of one item, so that few devices reach no threshold.
+    """Return how often a device counts one item: once, so that counts are numbers of devices.
 
-    A policy for trials, which accepts a threshold of 1, counts no more copies than the default,
-    because pages then call counts devices.
+    A policy without a least threshold, which is for trials, counts all copies.
     """
-    is_sum = plan.mechanism in SUM_MECHANISMS
-    is_hidden = is_sum and not any(_epsilon_violations(policy, noisy_counts(plan)))
-    if not is_sum or is_hidden or policy.min_threshold < 1:
-        return plan.question.contribution
-    return copies_below(plan.min_reported_count, max(policy.min_threshold, DEFAULT_MIN_THRESHOLD))
+    return plan.question.contribution if policy.min_threshold < 1 else 1
 
 
 def sharings(policy: Policy, plan: AnyPlan) -> int:

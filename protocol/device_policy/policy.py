@@ -68,9 +68,8 @@ class Policy(metaclass=NamedFields):
         registrar: the public key of the one registrar that may enrol the devices. It must come to
             the device by another way than the server.
         min_threshold: the threshold of a study of exact sums, and of released counts that have no
-            noise. An item that all devices together hold fewer times is not common: offices of
-            statistics hide counts below 3 to 10. The device counts an item at most threshold /
-            min_threshold times, so that fewer devices than that reach no threshold.
+            noise. An item that fewer devices hold is not common: offices of statistics hide counts
+            below 3 to 10. The device counts an item once; below 1, in trials, all of its copies.
         committee: the public keys of the operators that may open one-shot sums; each member of a
             plan's committee must be one of them. They must come to the device by another way than
             the server. Without any, the device refuses one-shot sums.

@@ -14,15 +14,10 @@ the tokens are a Poisson count at the item's rate x,
 
 so no item seems to rise because it is counted from a round on and was only sampled before. The
 exposure of a round depends on earlier rounds only, so s - x e is 0 on average, round by round, even
-though an item is counted because it was sampled. D is 1 if tokens come one by one. It is larger if
-devices hold several or if an item comes in bursts. It is measured by the differences of an item's
-rates in neighbouring rounds, which a slow change or a single step moves little, together with the
-D of all items.
-
-Few rounds measure little, and one item may come in sixes while all others come one by one. So D is
-not below the 95% bound of the item's own differences, unless devices cannot give that many copies:
-of c copies, a round that is sampled at t observes c / t tokens. For example, one round that counts
-devices of up to 6 copies has D = 6.
+though an item is counted because it was sampled. D is 1 if tokens come one by one, as those of
+different devices, and larger if an item comes in bursts. It is measured by the differences of an
+item's rates in neighbouring rounds, which a slow change or a single step moves little, together
+with the D of all items.
 
 **Two rates are compared** given their common number of tokens. s / D tokens out of e / D devices
 carry the information of a Poisson count. If the rates are equal, the later one of two such counts
@@ -53,7 +48,6 @@ from protocol.numerics.array_types import Flags, Floats, Indices
 ChangeKind = Literal["rising", "falling", "new", "gone"]
 _RATE_LEVEL = 0.95  # of the interval of one rate
 _PRIOR_PAIRS = 10.0  # pairs of rounds that the dispersion of all items counts for
-_MISSED_DISPERSIONS = 0.05  # largest share of items whose dispersion is above its bound
 _COUNTED_SHARE = 1 - 1e-9  # of the devices; sums of many rounds are rounded
 
 
@@ -62,7 +56,7 @@ class RateHistory:
     """Observed tokens and exposure of k items in B blocks of rounds, both (k, B).
 
     The blocks have `devices` (B,) and end with the rounds `last_rounds` (B,). `dispersion` is that
-    of all items, where it is measured. A device has at most `max_copies` of an item.
+    of all items, where it is measured.
     """
 
     tokens: Floats
@@ -70,7 +64,6 @@ class RateHistory:
     devices: Floats
     last_rounds: Indices
     dispersion: float = 1.0
-    max_copies: int = 1
 
     @property
     def first_rounds(self) -> Indices:
@@ -104,14 +97,7 @@ class RateHistory:
         is_pair = np.isfinite(squares)
         pairs, sums = is_pair.sum(axis=1), np.where(is_pair, squares, 0).sum(axis=1)
         measured = (sums + _PRIOR_PAIRS * self.dispersion) / (pairs + _PRIOR_PAIRS)
-        shares = self.exposure / np.maximum(self.devices, 1e-9)
-        most, n = self.max_copies * shares.max(axis=1, initial=0), np.maximum(pairs, 1)
-        # Neighbouring differences share a round: n squares vary like fewer independent ones, which
-        # have twice `half` degrees of freedom.
-        half = n**2 / (3 * n - 1)
-        bound = sums / n * half / special.gammaincinv(half, _MISSED_DISPERSIONS)
-        least = np.where(pairs > 0, np.minimum(bound, most), most)
-        dispersions: Floats = np.maximum(np.maximum(1, measured), least)
+        dispersions: Floats = np.maximum(1, measured)
         return dispersions
 
     def by_block(self) -> "RateSample":
@@ -237,17 +223,13 @@ def compare_rates(
     )
 
 
-def rate_variances(
-    totals: Floats, variances: Floats, dispersions: Floats, max_copies: float
-) -> Floats:
+def rate_variances(totals: Floats, variances: Floats, dispersions: Floats) -> Floats:
     """Return the variances that `totals` have as rates, beyond those of single tokens.
 
-    Their own `variances` are of the sampling. Devices of c copies that are sampled at t have t
-    times the variance of single tokens, or c times if that is more, so t + c - 1 times at most.
+    Their own `variances` are of the sampling. Tokens with a dispersion c that are sampled at t have
+    t + c - 1 times the variance of single tokens.
     """
-    spreads = 1 + variances / np.maximum(totals, 1e-9)
-    most = spreads + np.maximum(dispersions, max_copies) - 1
-    beyond: Floats = totals * (np.minimum(spreads * dispersions, most) - 1)
+    beyond: Floats = np.maximum(variances, 0) + totals * (dispersions - 1)
     return beyond
 
 

@@ -151,8 +151,7 @@ def round_count_history(plan: Plan, state: StudyState, items: Sequence[str]) -> 
     tokens = _tokens_by_block(state, np.array([state.rows[item] for item in items], np.int64))
     last = tokens.shape[1]
     shared, ends = np.broadcast_to(exposure[:last], tokens.shape), block_ends(plan.rounds)[:last]
-    copies = plan.question.max_copies
-    return RateHistory(tokens, shared, devices[:last], ends, max_copies=copies)
+    return RateHistory(tokens, shared, devices[:last], ends)
 
 
 def max_device_counts(
@@ -163,11 +162,8 @@ def max_device_counts(
     Items that are not `counted` exactly are sampled at the plan's t. A count without some of the
     cohorts is scaled to all devices, and so is the part of each device.
     """
-    copies = plan.question.max_copies
-    sampled = ThresholdSampler(plan.t, plan.question.contribution).max_device_count(copies)
-    counts = [
-        (copies if each.item in counted else sampled) / each.counted_share for each in estimates
-    ]
+    sampled = ThresholdSampler(plan.t, plan.question.contribution).max_device_count(1)
+    counts = [(1 if each.item in counted else sampled) / each.counted_share for each in estimates]
     return np.array(counts, np.float64)
 
 
@@ -202,7 +198,7 @@ class SampledCounts(SumMechanism[SumQ, P]):
     def shown(self, question: SumQ, state: StudyState) -> StudyState:
         """Return `state` with its firm items, and the faint ones that may be listed."""
         counts, holders = state.column(COUNT_COLUMN), state.column(HOLDERS_COLUMN)
-        is_faint = (counts >= question.least_holders * question.max_copies) & (holders > 1.5)
+        is_faint = (counts >= question.least_holders) & (holders > 1.5)
         return select_items(state, is_firm(question, state) | is_faint)
 
     def shown_distinct(self, plan: P, answer: Answer) -> float | None:

@@ -125,7 +125,6 @@ def rate_history_of(plan: Plan, state: StudyState, names: Sequence[str]) -> Rate
         history.devices,
         block_ends(plan.rounds)[: len(history.devices)],
         drift_of(state).dispersion,
-        plan.question.max_copies,
     )
 
 

@@ -246,15 +246,14 @@ async def _answer(service: Service, study: str) -> _Answer:
         lack = "could be read" if counted.summed else "has a sum yet"
         raise ProblemError(ProblemType.WRONG_STATE, f"no round of {study} {lack}")
     plan = await service.store.rounds.plan(study, view.round)
-    copies = min(view.question.max_copies, view.question.largest_count(1))
-    dispersions = np.full(len(rows), copies) if history is None else history.dispersions()
+    dispersions = np.ones(len(rows)) if history is None else history.dispersions()
     counts = np.array([row.estimate for row in rows], np.float64)
     errors = np.array([row.standard_error for row in rows], np.float64)
-    variances = rate_variances(counts, errors**2, dispersions, copies)
+    variances = rate_variances(counts, errors**2, dispersions)
     estimates = zip(counts.tolist(), variances.tolist(), strict=True)
     totals = dict(zip((row.item for row in rows), estimates, strict=True))
     # An item that is not listed was perhaps sampled in all rounds.
-    sampled = [(each.participants or 0, max(each.sampling_threshold, copies)) for each in rounds]
+    sampled = [(each.participants or 0, each.sampling_threshold) for each in rounds]
     sampling = sum(count * (t - 1) for count, t in sampled) / sum(count for count, _ in sampled)
     ratios = [variance / total for total, variance in totals.values() if total > 0]
     highest = highest_bar(plan, counted)

@@ -185,7 +185,6 @@ def test_a_bar_that_the_question_sets_is_not_blamed_on_epsilon() -> None:
         (TRACKED | {"threshold": 40_001}, "needs a count of 40,001, and 40,000 devices"),
         (TRIE | {"threshold": 20_001}, "needs a count of 20,001, and 20,000 devices"),
         (TRACKED | {"threshold": 40_000}, None),
-        (TRACKED | {"threshold": 40_001, "contribution": 2}, None),
         (TRIE, None),
         ({"mechanism": "krr", "threshold": 5, "epsilon": 1e-4, "domain": OPTIONS}, "20,000|40,000"),
     ],

@@ -365,17 +365,11 @@ def test_a_rule_that_reports_items_of_any_count_is_refused(mechanism: str) -> No
         check_plan(POLICY, asked(rule="theorem", repetitions=2), STUDY, 1)
 
 
-def test_fewer_devices_than_the_policys_threshold_reach_no_threshold() -> None:
-    for threshold, copies in ((5, 1), (9.9, 1), (10, 2), (1000, 200)):
-        question = QUESTION.model_copy(update={"threshold": threshold})
-        plan = PLAN.model_copy(update={"question": question})
-        for policy in (POLICY, replace(POLICY, min_threshold=1)):
-            assert max_copies(policy, plan) == copies
-    coins = trie(mode="sample-threshold", every_round=False, contribution=3)
-    assert max_copies(POLICY, coins) == coins.release.threshold // 5
-    assert max_copies(POLICY, trie(contribution=3)) == 3  # noise hides each device
-    weak = with_noise(0.1, contribution=3)
-    assert max_copies(POLICY, weak) == max(1, weak.release.threshold // 5)
+def test_a_device_counts_an_item_once_unless_its_policy_is_for_trials() -> None:
+    question = QUESTION.model_copy(update={"threshold": 1000})
+    for plan in (PLAN.model_copy(update={"question": question}), trie(contribution=3)):
+        assert [max_copies(replace(POLICY, min_threshold=n), plan) for n in (5, 1)] == [1, 1]
+        assert max_copies(replace(POLICY, min_threshold=0), plan) == plan.question.contribution
 
 
 def test_a_plan_that_no_honest_study_has_is_refused() -> None:

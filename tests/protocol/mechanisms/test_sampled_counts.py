@@ -121,12 +121,12 @@ def test_an_item_of_fewer_than_five_devices_has_no_part_in_an_answer(holders: in
 
 
 def test_a_sample_counts_as_one_device_however_many_tokens_it_stands_for() -> None:
-    """Count five samples at t = 4 as 20 tokens; a device may give an item three times at t = 1."""
-    fields = {"threshold": 15, "contribution": 3, "message_bytes": 11_564}
+    """Count five samples at t = 4 as 20 tokens."""
+    fields = {"threshold": 5, "contribution": 3, "message_bytes": 11_564}
     question = AdaptiveIbltQuestion(**fields, domain=Listed(items=_ITEMS))
     mechanism, terms = SUM_MECHANISMS["adaptive-iblt"], Terms(cohort_size=100, minimum=3)
     plan = mechanism.first_plan(question, terms, "study", 1, Random(1))
-    for t, enough in ((1.0, 15), (2.5, 15), (4.0, 20)):
+    for t, enough in ((1.0, 5), (2.5, 15), (4.0, 20)):
         now = plan.model_copy(update={"t": t})
         for count, is_shown in ((enough - 1, False), (enough, True)):
             answer = Answer(True, 70, (Estimate("item1", count, 0),))
