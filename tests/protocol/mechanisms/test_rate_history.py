@@ -28,19 +28,17 @@ RISING, GONE = ITEMS[20], ITEMS[7]
 
 
 @cache
-def study(
-    mechanism: str, is_planted: bool, seed: int, copies: int = 1
-) -> tuple[list[str], RateHistory]:
+def study(mechanism: str, is_planted: bool, seed: int) -> tuple[list[str], RateHistory]:
     """Return the heavy hitters of a study and their history; half way two items may change."""
-    asked: dict[str, Any] = {"threshold": 60, "contribution": copies, "domain": LETTERS}
-    question = parse_question(asked | {"message_bytes": 11_364 * copies**2, "mechanism": mechanism})
+    asked: dict[str, Any] = {"threshold": 60, "contribution": 1, "domain": LETTERS}
+    question = parse_question(asked | {"message_bytes": 11_364, "mechanism": mechanism})
     rng, shares, rounds = np.random.default_rng(seed), SHARES.copy(), []
     for number in range(ROUNDS):
         if is_planted and number == ROUNDS // 2:
             shares[20], shares[7] = 4 * shares[20], 0
         counts = rng.multinomial(900, shares / shares.sum())
         tokens = np.repeat(ITEMS, counts).tolist()
-        rounds.append([[{item: copies} for item in tokens]])
+        rounds.append([[{item: 1} for item in tokens]])
     which, plan, state = SUM_MECHANISMS[mechanism], None, EMPTY_STATE
     for outcome in run_study(which, question, TERMS, rounds, Random(seed), planned=ROUNDS):
         plan, state = outcome.plan, outcome.study_state
@@ -55,18 +53,15 @@ def changes(known: RateHistory) -> RateChanges:
     return compare_rates(*(known.sample(*half) for half in known.halves()))
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "copies"),
-    [("tracked", 1), ("adaptive-iblt", 1), ("subsampled-iblt", 1), ("adaptive-iblt", 6)],
-)
-def test_a_study_that_stands_still_has_no_changes(mechanism: str, copies: int) -> None:
+@pytest.mark.parametrize("mechanism", ["tracked", "adaptive-iblt", "subsampled-iblt"])
+def test_a_study_that_stands_still_has_no_changes(mechanism: str) -> None:
     """Each study has a change with a probability of 0.05 at most; of 4, 3 or more with 0.0005."""
     with_changes, rates, true_rates = 0, [], []
     for seed in range(4):
-        items, known = study(mechanism, False, seed, copies)
+        items, known = study(mechanism, False, seed)
         with_changes += any(changes(known).kinds)
         rates += known.sample(1, ROUNDS).rates()[0].tolist()
-        true_rates += [copies * SHARES[ITEMS.index(item)] for item in items]
+        true_rates += [SHARES[ITEMS.index(item)] for item in items]
         halves = [known.sample(*half).rates()[0].sum() for half in known.halves()]
         # An item that is counted once it was found does not seem to rise.
         assert halves[1] == pytest.approx(halves[0], rel=0.25)
