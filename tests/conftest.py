@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import pytest
 import stamina._core
 from hypothesis import settings
@@ -136,3 +137,12 @@ def _needs_postgres(item: pytest.Item) -> bool:
 def pytest_xdist_auto_num_workers() -> int:
     """Return the workers of `--numprocesses auto`: one more than cores, because tests wait."""
     return (os.cpu_count() or 1) + 1
+
+
+@pytest.fixture(scope="session")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return a file of 20,000 ages and three unknown ones."""
+    values = np.round(np.random.default_rng(2).gamma(4, 10, 20_000), 1)
+    path = tmp_path_factory.mktemp("data") / "numbers.csv"
+    path.write_text("\n".join(["age,count", *(f"{value},1" for value in values), "unknown,3"]))
+    return str(path)

@@ -10,15 +10,6 @@ from typer.testing import CliRunner
 from paper.commands import app
 
 
-@pytest.fixture(scope="module")
-def numbers(tmp_path_factory: pytest.TempPathFactory) -> str:
-    values = np.round(np.random.default_rng(2).gamma(4, 10, 20_000), 1)
-    rows = [f"{value},1" for value in values]
-    path = tmp_path_factory.mktemp("data") / "numbers.csv"
-    path.write_text("\n".join(["age,count", *rows, "unknown,3"]))
-    return str(path)
-
-
 def test_a_figure_shows_the_distribution(numbers: str, tmp_path: Path) -> None:
     drawn = tmp_path / "cdf.svg"
     words = ["cdf", "--data", numbers, "--devices", "5000", "--epsilon", "2"]

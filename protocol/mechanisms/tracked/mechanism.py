@@ -23,11 +23,7 @@ from protocol.description import (
 from protocol.domains import Domain
 from protocol.domains.hashed import Hashed
 from protocol.domains.known_items import KnownItems
-from protocol.estimation.estimates import (
-    Estimate,
-    FinalAnswer,
-    ranked,
-)
+from protocol.estimation.estimates import Estimate, FinalAnswer, ranked
 from protocol.estimation.rate_changes import RateHistory
 from protocol.histograms import Histogram, KeyedHistograms, keyed_histograms
 from protocol.mechanism import Answer, CohortSum, add_sums
@@ -69,13 +65,7 @@ from protocol.question_and_plan import Terms
 from protocol.randomness import RandomWords, uniform_floats
 from protocol.round_sizes import vector_bytes
 from protocol.sketches.iblt.layout import capacity
-from protocol.study_state import (
-    StudyState,
-    add_devices,
-    expected_devices,
-    is_small,
-    recent_devices,
-)
+from protocol.study_state import StudyState, add_devices, expected_devices, is_small, recent_devices
 from secagg.oneshot.field import MAX_PRIME
 from secagg.oneshot.moduli import Moduli
 from secagg.ring import Ring, Vector

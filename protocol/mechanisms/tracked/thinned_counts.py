@@ -19,6 +19,7 @@ Source: an addition of blindtally.
 
 import numpy as np
 
+from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.numerics.array_types import Floats, Indices, Integers, Words
 
 LEVELS = ((0, 2), (2, 4), (6, 5))  # the first bit of a coin in a random word, and its bits
@@ -50,6 +51,20 @@ def squared_surprises(sums: Integers, p: int, thinned: Integers) -> tuple[Floats
         squares += off**2 / variances
         logarithms += np.log(variances)
     return squares, logarithms
+
+
+def window_doubt(total: int, p: int, thinned: Integers, below: int = 0) -> tuple[float, float]:
+    """Return how a class's `thinned` counts differ from the `total` that was read of it.
+
+    The first result is chi-squared. The second is the logarithm of the odds of `total` against the
+    likeliest other one: it may miss windows of `p`, or have up to `below` too many. For example, of
+    a class with p = 181 that holds 505 copies, 324 may be read. This may surprise by 9 only, since
+    the class is beyond its limit of 171, but 505 surprises by 2.
+    """
+    windows = np.append(0, np.delete(np.arange(-below, tuning.MAX_CLASS_WINDOWS + 1), below))
+    squares, logarithms = squared_surprises(total + windows * p, p, thinned)
+    surprises = squares + logarithms
+    return float(squares[0]), float(surprises[1:].min() - surprises[0]) / 2
 
 
 def class_limit(p: int) -> float:

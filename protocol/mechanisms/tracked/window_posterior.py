@@ -33,8 +33,10 @@ squared error d^2 / 100, and that one is ten such errors off. With probability P
 
     error^2  =  max(sum of P(k) k^2,  max of k^2 / 36 over all k with P(k) > 1e-4)
 
-Six errors reach each possible count. If even the most probable M disagrees with the thinned
-counts, more windows are missing than are tried, and the error is that number.
+and at least M^2 / 36 for all M that are as probable. Six errors reach each possible count, also of
+an item that rarely changes: if 3 windows of 181 may be missing, no error is below 90. If even the
+most probable M disagrees with the thinned counts, more windows are missing than are tried, and the
+error is that number.
 
 Source: weighing all possible counts, with their sum and a check as laws, is ours.
 """
@@ -50,7 +52,7 @@ from protocol.mechanisms.tracked.thinned_counts import squared_surprises
 from protocol.numerics import special
 from protocol.numerics.array_types import Flags, Floats, Indices, Integers
 
-_MIN_MEAN, _MIN_DEVIATION = 0.5, 0.5  # of usual counts
+MIN_MEAN, _MIN_DEVIATION = 0.5, 0.5  # of usual counts
 _MAX_SHAPE = 1e6  # of a negative binomial distribution; beyond, it is Poisson's
 _CHANGED_SHARES = tuple(2.0**-power for power in range(10, 0, -1))  # values of h that are compared
 _MIN_WEIGHT = 1e-280  # of a possible count
@@ -140,7 +142,8 @@ def read_thinned(
     if is_explained and doubt <= 1 - tuning.MIN_READING_PROBABILITY:
         return WindowPosterior(counts + window * read, None)
     away = (shifts - read[:, np.newaxis]) ** 2
-    least = np.where(marginals > 1e-4, away, 0).max(axis=1) / 36
+    of_sums = missing[best.sums >= 1e-4 * best.sums.sum()] ** 2
+    least = np.where(marginals > 1e-4, away, 0).max(axis=1, initial=of_sums.max()) / 36
     if not is_explained:
         least[:] = len(missing) ** 2
     errors = np.maximum((marginals * away).sum(axis=1), least) * float(window) ** 2
@@ -187,7 +190,7 @@ def _all_shifts() -> Integers:
 def _priors(possible: Integers, means: Floats, deviations: Floats) -> tuple[Floats, Floats]:
     """Return the prior probabilities of usual and changed counts (n, k), 0 below 0."""
     counts = np.maximum(possible, 0).astype(np.float64)
-    column = np.maximum(means, _MIN_MEAN)[:, np.newaxis]
+    column = np.maximum(means, MIN_MEAN)[:, np.newaxis]
     variances = np.maximum(deviations, _MIN_DEVIATION)[:, np.newaxis] ** 2
     shapes = column**2 / np.maximum(variances - column, column**2 / _MAX_SHAPE)
     usual = np.exp(

@@ -1,13 +1,12 @@
 """`blindtally simulate` by reports that need no dictionary: items found, missed and wrong."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from blindtally.cli import app
+from tests.blindtally.planning.test_plan import parsed
 
 
 def simulate(*arguments: object) -> Result:
@@ -21,12 +20,6 @@ def words(tmp_path: Path) -> Path:
     heavy = "first,4000\nsecond,3000\nthird,1500\n"
     path.write_text("word,count\n" + heavy + "".join(f"w{n},5\n" for n in range(297)))
     return path
-
-
-def parsed(result: Result) -> dict[str, Any]:
-    assert result.exit_code == 0, result.stderr
-    document: dict[str, Any] = json.loads(result.stdout)
-    return document
 
 
 @pytest.mark.parametrize(

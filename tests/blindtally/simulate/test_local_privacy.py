@@ -5,14 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
 
-from blindtally.cli import app
 from protocol.mechanisms.reports.oracle_errors import expected_max_squared_error
-
-
-def simulate(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["simulate", *map(str, arguments)])
+from tests.blindtally.simulate.test_heavy import simulate
 
 
 @pytest.fixture

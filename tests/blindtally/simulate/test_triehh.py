@@ -29,15 +29,6 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-@pytest.fixture(scope="module")
-def numbers(tmp_path_factory: pytest.TempPathFactory) -> str:
-    values = np.round(np.random.default_rng(2).gamma(4, 10, 20_000), 1)
-    rows = [f"{value},1" for value in values]
-    path = tmp_path_factory.mktemp("data") / "numbers.csv"
-    path.write_text("\n".join(["age,count", *rows, "unknown,3"]))
-    return str(path)
-
-
 def deviations_of_first(document: dict[str, Any]) -> list[float]:
     """Return the errors of the first 40 heavy hitters, in standard errors."""
     hitters = document["heavy_hitters"][:40]

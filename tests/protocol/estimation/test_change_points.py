@@ -21,6 +21,7 @@ from protocol.estimation.segments import (
     History,
 )
 from protocol.numerics.array_types import Floats
+from tests.protocol.estimation.test_common_factors import sampled_until_counted
 
 _BLOCKS, _DEVICES = 20, 10_000.0
 
@@ -119,21 +120,11 @@ def test_an_item_that_is_always_counted_has_no_error() -> None:
 
 
 def _appearing(rng: np.random.Generator, share: float, items: int) -> tuple[History, Floats]:
-    """Return items of which a `share` appears in a random block, and the true totals.
-
-    An item is sampled at 1/10 until its first sample, and counted afterwards.
-    """
-    first = np.where(rng.random(items) < share, rng.integers(1, _BLOCKS - 5, items), 0)
-    rates = 10 ** rng.uniform(-3.3, -2, items)[:, np.newaxis]
-    counts = rng.poisson(_DEVICES * rates * (np.arange(_BLOCKS) >= first[:, np.newaxis]))
-    samples = rng.binomial(counts, 0.1)
-    sampled_in = np.where(samples.any(axis=1), samples.argmax(axis=1), _BLOCKS)[:, np.newaxis]
-    is_counted = np.arange(_BLOCKS) > sampled_in
-    known = samples.any(axis=1)
-    observed = np.where(is_counted, counts, samples)[known].astype(np.float64)
-    exposure = np.where(is_counted, 1.0, 0.1)[known] * _DEVICES
-    totals: Floats = counts.sum(axis=1)[known].astype(np.float64)
-    return History(observed, exposure, np.full(_BLOCKS, _DEVICES)), totals
+    """Return items of which a `share` appears in a random block, and the true totals."""
+    shape = items, 1
+    first = np.where(rng.random(shape) < share, rng.integers(1, _BLOCKS - 5, shape), 0)
+    rates = 10 ** rng.uniform(-3.3, -2, shape) * (np.arange(_BLOCKS) >= first)
+    return sampled_until_counted(rng, rates, np.ones(_BLOCKS))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 1.0])

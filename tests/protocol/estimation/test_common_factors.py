@@ -14,7 +14,9 @@ from protocol.numerics.array_types import Floats
 _BLOCKS, _DEVICES = 20, 10_000.0
 
 
-def _history(rng: np.random.Generator, rates: Floats, factors: Floats) -> tuple[History, Floats]:
+def sampled_until_counted(
+    rng: np.random.Generator, rates: Floats, factors: Floats
+) -> tuple[History, Floats]:
     """Return items with these rates in blocks with these factors, and their true totals.
 
     Items are sampled at 1/10 until their first sample, and counted afterwards.
@@ -41,7 +43,7 @@ def test_totals_are_unbiased_if_the_rates_of_most_items_fall_while_others_appear
     first = np.where(np.arange(1_200) < 1_000, 0, rng.integers(1, _BLOCKS, 1_200))
     rates *= np.arange(_BLOCKS) >= first[:, np.newaxis]
     factors = np.linspace(1.2, 0.8, _BLOCKS)
-    history, totals = _history(rng, rates, factors)
+    history, totals = sampled_until_counted(rng, rates, factors)
     measured = measure_common_factors(history, 1.0)
     assert measured == pytest.approx(factors, abs=0.1)
     scaled = history.scaled(measured)
@@ -56,7 +58,7 @@ def test_a_change_of_all_items_is_not_a_common_factor() -> None:
     rng = np.random.default_rng(2)
     before, after = 10 ** rng.uniform(-5, -2, (2, 1_000, 1))
     rates = np.where(np.arange(_BLOCKS) < _BLOCKS // 2, before, after)
-    history, _ = _history(rng, rates, np.ones(_BLOCKS))
+    history, _ = sampled_until_counted(rng, rates, np.ones(_BLOCKS))
     assert measure_common_factors(history, 1.0) == pytest.approx(np.ones(_BLOCKS), abs=0.2)
 
 

@@ -17,10 +17,9 @@ COUNTS, MEANS = np.array([9, 4, 12, 3, 17, 1]), np.array([5.0, 3.0, 10.0, 6.0, 1
 DEVIATIONS = 1.3 * np.sqrt(MEANS)
 
 
-def _priors(share: float) -> Floats:
-    """Return the prior probabilities of all possible counts, by their definition."""
-    counts = COUNTS[:, np.newaxis] + WINDOW * np.array(SHIFTS)
-    means, variances = MEANS[:, np.newaxis], DEVIATIONS[:, np.newaxis] ** 2
+def priors(share: float, counts: Integers, means: Floats, deviations: Floats) -> Floats:
+    """Return the prior probabilities of all possible counts (n, k), by their definition."""
+    means, variances = means[:, np.newaxis], deviations[:, np.newaxis] ** 2
     usual = nbinom.pmf(counts, means**2 / (variances - means), means / variances)
     changed = means / (2 * np.maximum(means, counts) ** 2)
     return np.where(counts >= 0, (1 - share) * usual + share * changed, 0.0)
@@ -30,8 +29,9 @@ def _sets(windows: int) -> tuple[Integers, Floats]:
     """Return all sets of shifts that add up to `windows`, as columns, and their probabilities."""
     columns = np.array(list(product(range(len(SHIFTS)), repeat=len(COUNTS))))
     columns = columns[np.array(SHIFTS)[columns].sum(axis=1) == windows]
-    rows = np.arange(len(COUNTS))
-    parts = [_priors(2.0**-power)[rows, columns].prod(axis=1) for power in range(1, 11)]
+    rows, possible = np.arange(len(COUNTS)), COUNTS[:, np.newaxis] + WINDOW * np.array(SHIFTS)
+    shares = [priors(2.0**-power, possible, MEANS, DEVIATIONS) for power in range(1, 11)]
+    parts = [share[rows, columns].prod(axis=1) for share in shares]
     return columns, max(parts, key=lambda part: float(part.sum()))
 
 
