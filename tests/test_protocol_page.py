@@ -14,7 +14,6 @@ from protocol.mechanisms.tracked.counters import CounterGroup, check_lanes
 from protocol.mechanisms.tracked.mechanism import Tracked
 from protocol.mechanisms.tracked.plan import TrackedQuestion
 from protocol.mechanisms.tracked.split_counters import SplitGroup
-from protocol.mechanisms.tracked.string_fetching import StringPiece
 from protocol.numerics.finite_fields import widest_prime
 from protocol.question_and_plan import Terms
 from secagg.keys import SIGNATURE_BYTES, PublicKeys
@@ -133,13 +132,13 @@ def test_the_lanes_of_tracked_have_the_lengths_and_moduli_of_the_page() -> None:
                 CounterGroup(bits=3, items=tuple(names[:2])),
                 CounterGroup(bits=5, items=(names[2],)),
             ),
-            "string_pieces": tuple(StringPiece(name=name, piece=0) for name in names[:3]),
+            "string_pieces": tuple((row, 0, 9) for row in range(3)),
         }
     )
-    pieces, table = plan.pieces, plan.table.iblt.ring.lanes
+    table = plan.table.iblt.ring.lanes
     checks = check_lanes(200 * 3)
     counted = [*checks, Lane(2**5, 1), *checks]
-    strings = Lane(widest_prime(2**24 - 1), pieces.numbers * 3)
+    strings = Lane(widest_prime(2**24 - 1), 3 * 3)
     assert Tracked().ring(plan).lanes == (Lane(2**3, 2), *counted, strings, *table)
     assert [lane.length for lane in table] == [plan.cells, 2 * plan.cells]
     assert [lane.q for lane in checks] == [2**10, int(row_of_lanes("counters")[3][-8:])]
@@ -157,12 +156,12 @@ def test_the_lanes_of_tracked_in_a_one_shot_sum_have_one_prime_and_the_page_s_le
         SplitGroup(counters=1, items=names[:2]).model_dump(),
         SplitGroup(counters=4, items=names[2:]).model_dump(),
     )
-    pieces = [{"name": name, "piece": 0} for name in names]
+    pieces = [(row, 0, 9) for row in range(3)]
     changes = {"prime": 4129, "max_value": 4000, "cells": 96, "string_pieces": pieces}
     plan = plan.next_round(Random(1), counter_groups=groups, counter_classes=(2, 4), **changes)
     cell, lanes = plan.table.iblt.cell, Tracked().ring(plan).lanes
     assert {lane.q for lane in lanes} == {4129}
-    strings = 3 * -(-24 * plan.pieces.numbers // 12)
+    strings = 3 * -(-8 * 9 // 12)
     lengths = [6, 3 * 2, strings, 96, 96 * 2 * cell.parts, 3 * plan.table_classes]
     assert [lane.length for lane in lanes] == lengths
     for first in (

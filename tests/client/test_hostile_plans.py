@@ -46,7 +46,7 @@ def terms(**changes: object) -> dict[str, object]:
 
 
 def fetches(count: int) -> dict[str, object]:
-    pieces = [{"name": name, "piece": 0} for name in NAMES[:count]]
+    pieces = [(row, 0, 9) for row in range(count)]
     groups = [{"bits": 1, "items": NAMES[:count]}]
     return {"round": 2, "question": ROOMY, "counter_groups": groups, "string_pieces": pieces}
 

@@ -14,7 +14,6 @@ from protocol.device_policy.plan_check import max_copies, plan_violations
 from protocol.device_policy.policy import Policy
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, parse_plan, parse_question
 from protocol.mechanisms.tracked.mechanism import round_primes
-from protocol.mechanisms.tracked.string_fetching import StringPiece
 from protocol.question_and_plan import Terms, first_plan_fields
 from protocol.randomness import keyed_words
 from secagg.oneshot.field import PackedRows
@@ -163,9 +162,8 @@ def _later_plan(rng: Random, plan: Any) -> AnyPlan:
         groups.append({"counters": (counters := rng.choice((1, 2, 5, 112))), "items": part})
         sizes += [counters] * len(part)
     pieces = [
-        StringPiece(name=name, piece=rng.randrange(3))
-        for group in groups
-        for name in group["items"]
+        (row, rng.randrange(9), rng.choice((1, 7, 9, 30)))
+        for row in range(len(sizes))
         if domain.kind == "hashed" and rng.random() < 0.5
     ]
     prime = rng.choice(round_primes(plan.question, plan.terms))

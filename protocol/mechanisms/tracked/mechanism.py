@@ -397,7 +397,7 @@ def _draft(
     fields = {
         "counter_groups": counters.groups,
         "counter_classes": counters.classes,
-        "string_pieces": strings.pieces,
+        "string_pieces": [(counters.rows[name], *place) for name, *place in strings.pieces],
         "prime": untracked.moduli.prime,
         "table_classes": untracked.classes,
         "t": untracked.t,

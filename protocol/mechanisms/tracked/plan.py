@@ -39,7 +39,6 @@ from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import CounterGroup, Counters
 from protocol.mechanisms.tracked.split_counters import SplitCounters, SplitGroup
 from protocol.mechanisms.tracked.string_fetching import (
-    NUMBER_BYTES,
     FetchSchedule,
     StringPiece,
     StringPieces,
@@ -56,6 +55,11 @@ from secagg.oneshot.moduli import Moduli
 from secagg.ring import Lane, Ring, Vector
 
 AnyCounters: TypeAlias = Counters | SplitCounters
+PieceOfRow: TypeAlias = tuple[
+    Annotated[int, Field(ge=0, lt=2**21)],
+    Annotated[int, Field(ge=0, lt=4096)],
+    Annotated[int, Field(ge=1, le=4096)],
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +199,8 @@ class TrackedPlan(Plan):
     """Plan of a round: count some items exactly, and sample the others at t into a table.
 
     `counter_groups` has the counted items, by the names of their domain. The table has `cells`
-    cells, for values up to `max_value`. `string_pieces` are the pieces of strings to fetch. In a
+    cells, for values up to `max_value`. `string_pieces` are the pieces of strings to fetch, each by
+    the row of its counted item, its first byte and the number of its bytes. In a
     one-shot sum all elements are modulo `prime`, `counter_classes` has the number of counters of
     each class (`split_counters.py`), and the keys of the table are in `table_classes` classes
     (`thinned_counts.py`). A pairwise sum has none of them.
@@ -207,7 +212,7 @@ class TrackedPlan(Plan):
     counter_classes: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(), max_length=2**16)
     table_classes: int = Field(default=0, ge=0, le=2**16)
     prime: int = Field(default=0, ge=0, lt=MAX_PRIME)
-    string_pieces: tuple[StringPiece, ...] = Field(default=(), max_length=2**16)
+    string_pieces: tuple[PieceOfRow, ...] = Field(default=(), max_length=2**16)
     cells: int = Field(ge=1, le=MAX_CELLS)
     max_value: int = Field(ge=1, le=2**31 - 1)
 
@@ -226,12 +231,12 @@ class TrackedPlan(Plan):
             raise ValueError(f"counter_classes of {sizes} counters expected")
         if self.prime and self.max_value >= self.prime:
             raise ValueError(f"values up to {self.max_value} wrap modulo the prime {self.prime}")
+        rows = {row for row, *_ in self.string_pieces}
+        if len(rows) < len(self.string_pieces) or max(rows, default=-1) >= len(counters.items):
+            raise ValueError("string_pieces must name different items that are tracked")
         check_size(self.question, message_bytes(self.terms, self.ring))
         if len(set(self.counters.items)) < len(self.counters.items):
             raise ValueError("an item is tracked twice")
-        names = [piece.name for piece in self.string_pieces]
-        if len(set(names)) < len(names) or not set(names) <= self.counters.rows.keys():
-            raise ValueError("string_pieces must name different items that are tracked")
         return self
 
     def history_faults(self) -> Iterator[str]:
@@ -251,11 +256,9 @@ class TrackedPlan(Plan):
         if not isinstance(domain, Hashed):
             yield "fetches strings of a domain without hashes"
             return
-        last = max(piece.piece for piece in self.string_pieces)
-        if last > self.round - 2:  # one piece of a string each round, from round 2
-            yield f"fetches piece {last} of a string in round {self.round}"
-        if last * NUMBER_BYTES * self.pieces.numbers >= domain.max_bytes:
-            yield f"fetches piece {last} of strings of {domain.max_bytes} bytes"
+        end = max(start + size for _, start, size in self.string_pieces)
+        if end > domain.max_bytes:
+            yield f"fetches byte {end} of strings of {domain.max_bytes} bytes"
         if self.fetch_schedule.may_show_one_device:
             yield "fetches strings that one device alone may make heavy"
         tokens = self.rounds * self.terms.max_devices * question.contribution
@@ -289,7 +292,9 @@ class TrackedPlan(Plan):
 
     @property
     def pieces(self) -> StringPieces:
-        return self.fetch_schedule.pieces_of(self.string_pieces, self.moduli)
+        items = self.counters.items
+        wanted = (StringPiece(items[row], *place) for row, *place in self.string_pieces)
+        return self.fetch_schedule.pieces_of(tuple(wanted), self.moduli)
 
     @property
     def fetch_schedule(self) -> FetchSchedule:

@@ -1,30 +1,30 @@
 """Fetching of the strings behind hashed keys, by sums of their bytes over the holders.
 
 The holders of a tracked key are counted exactly. If its item will be heavy, its string is *fetched*
-in pieces of some bytes per round: each holder adds its count times the numbers of the piece (3
-bytes each) modulo a prime p. The sums, divided by the count, are the numbers. A piece that ends
-in NUL is the last one. The whole string must hash to the key that it was fetched for. A string
-with a false piece does not, and is fetched again from the start. So an honest server learns the
-items of keys that are about to be heavy, and of no other keys. Only the server knows the counts, so
-a dishonest one may fetch the string of a key that one device holds. Devices refuse what no honest
-study asks for (`TrackedPlan.history_faults`): each string takes a round for each piece, after the
-first round, and not more strings are fetched than can be heavy.
+in pieces, one in a round: each holder adds its count times the numbers of the piece (3 bytes each)
+modulo a prime p. The sums, divided by the count, are the numbers. A piece that ends in NUL is the
+last one. The whole string must hash to the key that it was fetched for. A string with a false piece
+does not, and is fetched again from the start. So an honest server learns the items of keys that are
+about to be heavy, and of no other keys. Only the server knows the counts, so a dishonest one may
+fetch the string of a key that one device holds. Devices refuse what no honest study asks for
+(`TrackedPlan.history_faults`): no item is tracked in the first round, and not more strings are
+fetched than can be heavy.
 
 Counters may take `MAX_COUNTER_BYTES_SHARE` of a round's bytes. Strings take of the other bytes what
-`_useful_pieces` weighs, up to a table that can be read, and one piece in any case. All pieces of a
-study have one size, with which a guaranteed share of all bytes can fetch the longest string in its
-rounds. Strings that are nearly complete come first, and then those of the heaviest items.
+`_useful_elements` weighs, up to a table that can be read, and always the share with which the
+longest string is fetched in time. Pieces are as long as the rest of a string near the end.
 """
 
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.iblt.sampled_table import too_small
@@ -32,10 +32,10 @@ from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import Counters
 from protocol.mechanisms.tracked.forecast import Forecast, likely_heavy
 from protocol.mechanisms.tracked.split_counters import SplitCounters
+from protocol.numerics.array_types import Integers
 from protocol.numerics.finite_fields import widest_prime
-from protocol.public_model import PublicModel
 from protocol.question_and_plan import SumQuestion, Terms
-from protocol.round_sizes import message_bytes_of, vector_bytes
+from protocol.round_sizes import message_bytes_of
 from protocol.study_state import StudyState
 from secagg.oneshot.moduli import PAIRWISE, Moduli
 from secagg.ring import Array, Lane
@@ -45,27 +45,27 @@ _STRINGS_ARRAY = "strings"  # in the study state: JSON of the bytes of each name
 _COMPLETE_MARK = "."  # after the bytes of a complete string
 
 
-class StringPiece(PublicModel):
-    """One piece of the string behind `name`; pieces count from 0."""
+class StringPiece(NamedTuple):
+    """The `size` bytes from byte `start` on of the string behind `name`, and NULs after its end."""
 
     name: str
-    piece: int = Field(ge=0, le=4096 // NUMBER_BYTES)
+    start: int
+    size: int
 
 
 @dataclass(frozen=True)
 class StringPieces:
-    """The pieces that a round fetches, of `numbers` numbers each; counts stay below `max_count`."""
+    """The pieces that a round fetches, of different strings; counts stay below `max_count`."""
 
     pieces: tuple[StringPiece, ...]
     max_count: int
-    numbers: int
     moduli: Moduli = PAIRWISE
 
     @property
     def lane(self) -> Lane:
         """Return the lane of the pieces, piece by piece."""
         p = self.moduli.prime or widest_prime(max(self.max_count, 2 ** (8 * NUMBER_BYTES) - 1))
-        return Lane(p, max(1, self.elements * len(self.pieces)))
+        return Lane(p, max(1, sum(self.elements(piece.size) for piece in self.pieces)))
 
     @property
     def element_bits(self) -> int:
@@ -73,57 +73,52 @@ class StringPieces:
         prime = self.moduli.prime
         return prime.bit_length() - 1 if prime else 8 * NUMBER_BYTES
 
-    @property
-    def elements(self) -> int:
-        """Return the number of elements of a piece."""
-        return -(-8 * NUMBER_BYTES * self.numbers // self.element_bits)
+    def elements(self, size: float) -> int:
+        """Return the number of elements of a piece of `size` bytes."""
+        return math.ceil(8 * size / self.element_bits)
+
+    def elements_in_bytes(self, nbytes: float) -> int:
+        """Return the number of elements that `nbytes` of a message have room for."""
+        return max(0, int(8 * nbytes // self.moduli.element_bits(self.lane.q)))
 
     @cached_property
-    def rows(self) -> Mapping[str, int]:
-        return {piece.name: row for row, piece in enumerate(self.pieces)}
-
-    def pieces_in_bytes(self, nbytes: int) -> int:
-        bits = self.elements * self.moduli.element_bits(self.lane.q)
-        return min(len(self.pieces), int(8 * nbytes // bits))
+    def _places(self) -> Mapping[str, tuple[StringPiece, slice]]:
+        """Return the piece of each name, and its elements."""
+        ends = list(accumulate(self.elements(piece.size) for piece in self.pieces))
+        places = map(slice, [0, *ends], ends)
+        return {x.name: (x, place) for x, place in zip(self.pieces, places, strict=True)}
 
     def encode(self, held: Iterable[tuple[str, str, int]]) -> Array:
         """Return the sum of the vectors of all holders, each as (name, item, count)."""
-        numbers = np.zeros((len(self.pieces), self.elements), dtype=np.uint64)
         p = np.uint64(self.lane.q)
+        sums = np.zeros(self.lane.length, dtype=np.uint64)
         for name, item, count in held:
-            row = self.rows.get(name)
-            if row is not None:
-                numbers[row] += np.uint64(count) * self._piece(item, self.pieces[row].piece) % p
-                numbers[row] %= p
-        return numbers.reshape(-1).astype(self.lane.dtype)
+            if name in self._places:
+                piece, place = self._places[name]
+                sums[place] += np.uint64(count) * self._numbers(item, piece) % p
+                sums[place] %= p
+        return sums.astype(self.lane.dtype)
 
-    def _piece(self, item: str, piece: int) -> NDArray[np.uint64]:
-        size, bits = self.numbers * NUMBER_BYTES, self.element_bits
-        raw = item.encode()[piece * size :][:size].ljust(size, b"\0")
-        number = int.from_bytes(raw, "big")
-        places = range((self.elements - 1) * bits, -1, -bits)
+    def _numbers(self, item: str, piece: StringPiece) -> NDArray[np.uint64]:
+        raw = item.encode()[piece.start :][: piece.size].ljust(piece.size, b"\0")
+        number, bits = int.from_bytes(raw, "big"), self.element_bits
+        places = range((self.elements(piece.size) - 1) * bits, -1, -bits)
         return np.array([number >> place & 2**bits - 1 for place in places], np.uint64)
 
     def decode(self, sums: Array, counts: Mapping[str, int]) -> dict[str, bytes]:
         """Return the pieces of names with a count, if their sums decode to bytes."""
-        pieces, p, size = {}, self.lane.q, self.numbers * NUMBER_BYTES
-        for piece, row in zip(self.pieces, sums.reshape(-1, self.elements).tolist(), strict=True):
-            count = counts.get(piece.name, 0) % p
+        pieces, p = {}, self.lane.q
+        for name, (piece, place) in self._places.items():
+            count = counts.get(name, 0) % p
             if not count:
                 continue
             inverse, whole = pow(count, -1, p), 0
-            numbers = [number * inverse % p for number in row]
+            numbers = [number * inverse % p for number in sums[place].tolist()]
             for number in numbers:
                 whole = whole << self.element_bits | number
-            if max(numbers) < 2**self.element_bits and whole < 2 ** (8 * size):
-                pieces[piece.name] = whole.to_bytes(size, "big")
+            if max(numbers) < 2**self.element_bits and whole < 2 ** (8 * piece.size):
+                pieces[name] = whole.to_bytes(piece.size, "big")
         return pieces
-
-
-def piece_numbers(domain: Hashed, rounds: int) -> int:
-    """Return the numbers per piece with which a third of the rounds fetches the longest item."""
-    fetch_rounds = max(1, rounds // tuning.FETCH_ROUNDS_DIVISOR)
-    return max(tuning.MIN_PIECE_NUMBERS, -(-domain.max_bytes // (NUMBER_BYTES * fetch_rounds)))
 
 
 @dataclass(frozen=True)
@@ -149,16 +144,25 @@ class KnownStrings:
         known |= {name: raw + _COMPLETE_MARK for name, raw in ended.items()}
         return state.with_array(_STRINGS_ARRAY, np.frombuffer(json.dumps(known).encode(), np.uint8))
 
-    def next_piece(self, name: str, numbers: int) -> StringPiece:
-        """Return the next piece, of `numbers` numbers, of a name whose string is not complete."""
-        fetched = len(self.partial.get(name, b""))
-        return StringPiece(name=name, piece=fetched // (NUMBER_BYTES * numbers))
+    def next_piece(self, name: str, size: int) -> StringPiece:
+        """Return the next piece of a name whose string is not complete, of at most `size` bytes."""
+        start = len(self.partial.get(name, b""))
+        return StringPiece(name=name, start=start, size=min(size, self.domain.max_bytes - start))
 
-    def expected_pieces(self, numbers: int) -> float:
-        """Return the mean number of pieces, of `numbers` numbers, of the known strings."""
-        size = NUMBER_BYTES * numbers
-        known = [len(item.encode()) // size + 1 for item in self.complete.values()]
-        return sum(known) / len(known) if known else -(-self.domain.max_bytes // size)
+    def expected_bytes(self, name: str) -> float:
+        """Return how many bytes are probably to come, with the NUL at the end, in whole pieces.
+
+        It is the mean of the complete strings that are longer than what is known of this one, and
+        of another one that has as many bytes to come as are known.
+        """
+        known, size = len(self.partial.get(name, b"")), tuning.MIN_PIECE_BYTES
+        longer = -(-(self._sizes[self._sizes > known] - known) // size) * size
+        to_come = max(known, tuning.EXPECTED_STRING_BYTES) + int(longer.sum())
+        return min(to_come / (1 + len(longer)), self.domain.max_bytes - known)
+
+    @cached_property
+    def _sizes(self) -> Integers:
+        return np.array([len(item.encode()) + 1 for item in self.complete.values()], np.int64)
 
     def add(self, pieces: Mapping[str, bytes]) -> "KnownStrings":
         """Return the strings with `pieces` added, each the next piece of its name."""
@@ -181,18 +185,33 @@ class KnownStrings:
         return item if item in self.domain and self.domain.name(item) == name else None
 
 
-def _useful_pieces(pieces_left: float, rounds_left: int, fitting: int) -> int:
-    """Return how many pieces of a round, of `fitting`, gain more F1 than cells in their place.
+def _useful_elements(left: float, rounds_left: int, fitting: int) -> int:
+    """Return how many elements of strings, of `fitting`, gain more F1 than cells in their place.
 
-    A string of k pieces names one item: a piece gains 1 / k items if it would be missing at the
-    end. A cell gains nothing then, because the string of what it finds would be missing too. If
-    later rounds have room for a piece, it gains nothing, and a cell gains what it finds. The known
-    strings take a part x of the room in all rounds left. More items will come, so pieces come first
-    up to 1 + x times the even rate, twice at most. For example, 200 strings of 4 pieces are missing
-    with 20 rounds left: 40 pieces in each. Of 100 that fit, x = 0.4, and 56 are useful.
+    A string of k elements names one item: an element gains 1 / k items if it would be missing at
+    the end. A cell gains nothing then, because the string of what it finds would be missing too. If
+    later rounds have room for an element, it gains nothing, and a cell gains what it finds. The
+    known strings take a part x of the room in all rounds left. More items will come, so strings
+    come first up to 1 + x times the even rate, twice at most. For example, 200 strings of 4
+    elements are missing with 20 rounds left: 40 elements in each. Of 100 that fit, x = 0.4, and 56
+    are useful. In the last round no cell gains anything, and strings may be longer than expected.
     """
-    rate = pieces_left / max(1, rounds_left)
-    return math.ceil(rate * (1 + min(1.0, rate / max(1, fitting))))
+    rate = left / max(1, rounds_left)
+    share = min(1.0, rate / max(1, fitting)) if rounds_left > 1 else 1.0
+    return math.ceil(rate * (1 + share))
+
+
+def _shares(wanted: Iterable[tuple[str, int]], room: int) -> dict[str, int]:
+    """Return the elements that each name gets, in the order of `wanted`, until `room` is full.
+
+    A name that is wanted again, with more elements, gets the difference.
+    """
+    shares: dict[str, int] = {}
+    for name, elements in wanted:
+        more = min(room, elements - shares.get(name, 0))
+        if more > 0:
+            shares[name], room = shares.get(name, 0) + more, room - more
+    return shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +253,7 @@ class FetchSchedule:
 
     def pieces_of(self, wanted: tuple[StringPiece, ...], moduli: Moduli) -> StringPieces:
         """Return the pieces of a round with these `moduli` that fetches `wanted`."""
-        return StringPieces(wanted, self._max_count, self._piece_numbers, moduli)
+        return StringPieces(wanted, self._max_count, moduli)
 
     def next_pieces(
         self,
@@ -244,44 +263,47 @@ class FetchSchedule:
         min_table_bytes: int,
         readable_table_bytes: int,
     ) -> StringPieces:
-        """Return the next pieces of strings of items that will be heavy, late pieces first.
+        """Return the next pieces of strings of items that will be heavy.
 
         The counters leave `nbytes` for pieces and a table. It takes `min_table_bytes` or more
-        beside one piece, and `readable_table_bytes` or more beside several.
-        """
-        domain = self.question.domain
-        if not isinstance(domain, Hashed) or not counters.items:
-            return self.pieces_of((), counters.moduli)
-        strings, numbers = KnownStrings.from_state(domain, forecast.state), self._piece_numbers
-        missing = [name for name in likely_heavy(forecast) if name in counters.rows]
-        missing = [name for name in missing if name not in strings.complete]
-        listed = sorted((strings.next_piece(x, numbers) for x in missing), key=lambda x: -x.piece)
-        wanted = self.pieces_of(tuple(listed), counters.moduli)
-        single = wanted.pieces_in_bytes(int(tuning.MAX_PIECE_BYTES_SHARE * nbytes))
-        guaranteed = min(1, single, wanted.pieces_in_bytes(max(0, nbytes - min_table_bytes)))
-        fitting = wanted.pieces_in_bytes(max(0, nbytes - readable_table_bytes))
-        expected = strings.expected_pieces(numbers)
-        pieces_left = sum(max(1.0, expected - each.piece) for each in listed)
-        useful = _useful_pieces(pieces_left, self.rounds - forecast.plan.round, fitting)
-        return replace(wanted, pieces=wanted.pieces[: max(guaranteed, min(fitting, useful))])
+        beside the guaranteed bytes and in the last round, else `readable_table_bytes` or more.
 
-    @property
-    def _piece_numbers(self) -> int:
-        """Return the numbers of a piece, so that one piece always fits."""
-        domain = self.question.domain
-        if not isinstance(domain, Hashed):
-            return 1
-        share = tuning.GUARANTEED_STRING_BYTES_SHARE
-        nbytes = vector_bytes(self.terms, self.question.message_bytes)
-        fitting = int(8 * share * nbytes) // self._number_bits
-        return max(1, min(piece_numbers(domain, self.rounds), fitting))
+        First each string gets `MIN_PIECE_BYTES`, those of which most is known before the others.
+        Then those with the fewest expected bytes get all of them, and twice in the last round.
+        """
+        domain, lane = self.question.domain, self.pieces_of((), counters.moduli)
+        if not isinstance(domain, Hashed) or not counters.items:
+            return lane
+        strings = KnownStrings.from_state(domain, forecast.state)
+        fetchable = counters.rows.keys() - strings.complete.keys()
+        missing = [name for name in likely_heavy(forecast) if name in fetchable]
+        most = {x: domain.max_bytes - len(strings.partial.get(x, b"")) for x in missing}
+        expected = {x: strings.expected_bytes(x) for x in missing}
+        least, rounds_left = tuning.MIN_PIECE_BYTES, self.rounds - forecast.plan.round
+        begun, short = (sorted(missing, key=each.__getitem__) for each in (most, expected))
+        if rounds_left > 1:
+            wanted = [*((x, 0.0) for x in begun), *((x, expected[x]) for x in short)]
+            fitting = lane.elements_in_bytes(nbytes - readable_table_bytes)
+        else:
+            wanted = [(x, 2 * expected[x]) for x in short]
+            fitting = lane.elements_in_bytes(nbytes - min_table_bytes)
+        wanted += [(x, most[x]) for x in short]
+        left = sum(lane.elements(size) for size in expected.values())
+        room = min(fitting, _useful_elements(left, rounds_left, fitting))
+        guaranteed = lane.elements(max(least, domain.max_bytes / max(1, self.rounds - 1)))
+        most_bytes = min(tuning.MAX_PIECE_BYTES_SHARE * nbytes, nbytes - min_table_bytes)
+        room = max(room, min(guaranteed, lane.elements_in_bytes(most_bytes)))
+        elements = ((x, lane.elements(min(max(least, size), most[x]))) for x, size in wanted)
+        sizes = {x: n * lane.element_bits // 8 for x, n in _shares(elements, room).items()}
+        pieces = (strings.next_piece(x, size) for x, size in sizes.items() if size)
+        return self.pieces_of(tuple(pieces), counters.moduli)
 
     @property
     def _number_bits(self) -> int:
         """Return the most bits that three bytes of a string take, with any prime of the rounds."""
         if self.terms.is_one_shot:
             return tuning.MAX_NUMBER_BITS
-        return StringPieces((), self._max_count, 1).lane.bits
+        return StringPieces((), self._max_count).lane.bits
 
     @property
     def _max_count(self) -> int:

@@ -64,7 +64,7 @@ class StudyPoint:
 
     @property
     def piece_bytes(self) -> int:
-        """Return the bytes in a piece, so that a third of the rounds fetches the longest item."""
+        """Return the bytes of the longest item in each of a third of the rounds."""
         return 3 * max(3, math.ceil(self.max_bytes / (3 * max(1, self.rounds // 3))))
 
     @property

@@ -380,7 +380,7 @@ def test_a_plan_that_no_honest_study_has_is_refused() -> None:
     name = domain.name("an item that one device holds")
     fetch = {
         "counter_groups": [{"bits": 8, "items": [name]}],
-        "string_pieces": [{"name": name, "piece": 0}],
+        "string_pieces": [(0, 0, 9)],
         "cells": 60,
     }
     with pytest.raises(PolicyError, match="no honest study has: it tracks items in the first"):

@@ -23,7 +23,7 @@ QUESTION = TrackedQuestion(
     message_bytes=13_784,
     domain=Hashed(max_bytes=24, key_bits=40, salt="s"),
 )
-RARE_ITEM, DEVICES, ROUNDS = "alice@x.io", 200, 8
+RARE_ITEM, DEVICES, ROUNDS = "al@x.io", 200, 8
 KEY = QUESTION.domain.name(RARE_ITEM)
 
 
@@ -47,7 +47,7 @@ def test_liars_have_a_rare_string_fetched_only_where_no_cohorts_can_be_compared(
     plan, state = MECHANISM.first_plan(QUESTION, terms, "s", ROUNDS, Random(1)), EMPTY_STATE
     chance, fetching = seeded(1), 0
     for number in range(1, ROUNDS + 1):
-        fetching += KEY in [piece.name for piece in plan.string_pieces]
+        fetching += KEY in [piece.name for piece in plan.pieces.pieces]
         devices, ring = held(number), MECHANISM.ring(plan)
         sums = [
             MECHANISM.encode_sum(plan, devices[start:][:size], chance)

@@ -263,13 +263,23 @@ def test_strings_of_what_is_heavy_are_fetched_and_of_nothing_else(
     assert min(truth[item] for item in fetched) > 25
 
 
+def test_a_long_string_that_is_found_in_the_round_before_the_last_is_named() -> None:
+    texts = [f"{number}: {'an item of many words; ' * 10}" for number in range(5)]
+    early, late = ([{x: 1} for x in each for _ in range(200)] for each in (texts[1:], texts))
+    asked = question(domain=Hashed(max_bytes=300), message_bytes=16_000)
+    held = [[early]] * 6 + [[late]] * 3
+    *_, last = run_study(MECHANISM, asked, TERMS, held, random.Random(1), planned=9)
+    heavy = MECHANISM.final_estimates(asked, last.study_state)
+    assert {each.item for each in heavy} == set(texts)
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
         ({"counter_groups": ({"bits": 3, "items": ("ab",)},) * 2}, "twice"),
         ({"counter_groups": ({"bits": 0, "items": ("ab",)},)}, "greater than or equal to 1"),
         ({"counter_groups": ({"bits": 3, "items": ()},)}, "at least 1 item"),
-        ({"string_pieces": ({"name": "ab", "piece": 0},)}, "items that are tracked"),
+        ({"string_pieces": ((0, 0, 9),)}, "items that are tracked"),
     ],
 )
 def test_a_plan_that_cannot_be_meant_is_refused(changes: dict[str, Any], why: str) -> None:

@@ -11,7 +11,6 @@ from protocol.domains.strings import Utf8
 from protocol.mechanisms.tracked.counters import CounterGroup
 from protocol.mechanisms.tracked.mechanism import Tracked
 from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
-from protocol.mechanisms.tracked.string_fetching import StringPiece
 from protocol.question_and_plan import Terms
 from protocol.simulation.study import run_study
 
@@ -26,13 +25,12 @@ def question(**changes: Any) -> TrackedQuestion:
     return TrackedQuestion(**(asked | {"domain": Hashed(max_bytes=ITEM_BYTES)} | changes))
 
 
-def plan(number: int, pieces: int = 0, last: int = 0, **changes: Any) -> TrackedPlan:
-    """Return a plan of round `number` that fetches `pieces` strings, one of them piece `last`."""
+def plan(number: int, pieces: int = 0, start: int = 0, **changes: Any) -> TrackedPlan:
+    """Return a plan of round `number` that fetches `pieces` strings, the last from `start` on."""
     asked = question(**changes | {"threshold": 30})
     first = MECHANISM.first_plan(asked, TERMS, "study", ROUNDS, random.Random(1))
     names = NAMES if isinstance(first.question.domain, Hashed) else tuple("abc")
-    wanted = [StringPiece(name=name, piece=0) for name in names[: pieces - 1]]
-    wanted += [StringPiece(name=names[pieces - 1], piece=last)] * (pieces > 0)
+    wanted = [(row, start if row == pieces - 1 else 0, 9) for row in range(pieces)]
     fields = {name: getattr(first, name) for name in TrackedPlan.model_fields}
     groups = (CounterGroup(bits=8, items=names),)
     lists = {"counter_groups": groups, "string_pieces": tuple(wanted)}
@@ -60,9 +58,8 @@ def test_an_honest_study_has_no_such_plan(rounds: int, asked: dict[str, Any]) ->
     ("refused", "why"),
     [
         (plan(1), "tracks items in the first round"),
-        (plan(1, 1), "piece 0 of a string in round 1"),
-        (plan(4, 5, last=3), "piece 3 of a string in round 4"),
-        (plan(9, 1, last=7), "piece 7 of strings of 60 bytes"),
+        (plan(1, 1), "tracks items in the first round"),
+        (plan(9, 5, start=52), "byte 61 of strings of 60 bytes"),
         (plan(3, 3, domain=Utf8(max_bytes=4)), "a domain without hashes"),
         (plan(3, 1, threshold=2), "one device alone"),
         (plan(3, 1, threshold=1e12), "fetches 1 strings, and 0 items can be heavy"),
@@ -75,7 +72,7 @@ def test_a_plan_without_a_history_is_recognised(refused: TrackedPlan, why: str) 
 
 @pytest.mark.parametrize(
     "possible",
-    [plan(2), plan(2, 1), plan(4, 5, last=2), plan(3, 1, threshold=3), plan(3, 22, threshold=100)],
+    [plan(2), plan(2, 5, start=51), plan(3, 1, threshold=3), plan(3, 22, threshold=100)],
 )
 def test_a_plan_that_an_honest_study_could_have_is_accepted(possible: TrackedPlan) -> None:
     assert list(possible.history_faults()) == []

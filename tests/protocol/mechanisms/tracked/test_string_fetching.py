@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.domains.hashed import Hashed
-from protocol.mechanisms.tracked.string_fetching import KnownStrings, StringPieces, piece_numbers
+from protocol.mechanisms.tracked.string_fetching import KnownStrings, StringPieces
 from protocol.study_state import EMPTY_STATE
 from secagg.oneshot.moduli import PAIRWISE, Moduli
 
 DOMAIN = Hashed(max_bytes=60)
 MAX_COUNT = 10_000
-NUMBERS = 4
+SIZE = 12
 texts = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=15)
 
 
@@ -27,7 +27,7 @@ def fetch(
 ) -> KnownStrings:
     """Return the strings after a round that fetches the next piece of each name."""
     fetches = StringPieces(
-        tuple(strings.next_piece(name, NUMBERS) for name in names), MAX_COUNT, NUMBERS, moduli
+        tuple(strings.next_piece(name, SIZE) for name in names), MAX_COUNT, moduli
     )
     lane = fetches.lane
     sums = np.zeros(lane.length, np.uint64)
@@ -63,7 +63,7 @@ def test_strings_come_back_from_the_study_state(holders: dict[str, int]) -> None
 
 def test_a_count_equals_the_same_number_of_holders() -> None:
     name = DOMAIN.name("seven")
-    fetches = StringPieces((KnownStrings(DOMAIN).next_piece(name, NUMBERS),), MAX_COUNT, NUMBERS)
+    fetches = StringPieces((KnownStrings(DOMAIN).next_piece(name, SIZE),), MAX_COUNT)
     once = fetches.encode([(name, "seven", 1)]).astype(np.uint64)
     thrice = fetches.encode([(name, "seven", 3)])
     assert (once * np.uint64(3) % np.uint64(fetches.lane.q) == thrice).all()
@@ -90,20 +90,9 @@ def test_a_name_without_holders_gives_no_piece() -> None:
 
 @given(st.data())
 def test_any_sums_at_all_are_read_without_an_error(data: st.DataObject) -> None:
-    wanted = tuple(KnownStrings(DOMAIN).next_piece(name, NUMBERS) for name in ("#1", "#2"))
-    fetches = StringPieces(wanted, MAX_COUNT, NUMBERS)
+    wanted = tuple(KnownStrings(DOMAIN).next_piece(name, SIZE) for name in ("#1", "#2"))
+    fetches = StringPieces(wanted, MAX_COUNT)
     numbers = st.integers(0, fetches.lane.q - 1)
     sums = np.array(data.draw(st.lists(numbers, min_size=8, max_size=8)), fetches.lane.dtype)
     pieces = fetches.decode(sums, {"#1": data.draw(st.integers(0, MAX_COUNT)), "#2": 1})
     assert KnownStrings(DOMAIN).add(pieces).complete == {}
-
-
-@pytest.mark.parametrize(
-    ("max_bytes", "rounds", "numbers"),
-    [(20, 30, 3), (40, 30, 3), (300, 30, 10), (40, 3, 14), (9, 1, 3)],
-)
-def test_pieces_are_so_long_that_a_third_of_the_rounds_do(
-    max_bytes: int, rounds: int, numbers: int
-) -> None:
-    assert piece_numbers(Hashed(max_bytes=max_bytes), rounds) == numbers
-    assert 3 * numbers * max(1, rounds // 3) >= max_bytes
