@@ -17,7 +17,7 @@ JS = ROOT / "js"
 SOURCES = sorted((JS / "src").rglob("*.js"))
 BUNDLE = ROOT / "server" / "pages" / "static" / "blindtally-device.js"
 # These may only fall; the goals are 30,000 and 12,000 bytes, and 1,400 lines.
-MAX_BYTES, MAX_COMPRESSED, MAX_LINES = 29_236, 13_658, 2_079
+MAX_BYTES, MAX_COMPRESSED, MAX_LINES = 29_180, 13_633, 2_078
 
 
 def test_the_bundle_and_its_modules_grow_no_more() -> None:
