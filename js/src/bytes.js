@@ -6,7 +6,7 @@ import { digest } from "./sha256.js";
 /** @typedef {Uint8Array} Bytes */
 
 export const { subtle } = crypto; // undefined in a page without https
-const encoder = new TextEncoder();
+export const HEX_32 = /^[0-9a-f]{64}$/; // 32 bytes
 
 /** Return lower-case hexadecimal digits. @type {(n: number, count?: number) => string} */
 export const hexDigits = (n, count = 2) => n.toString(16).padStart(count, "0");
@@ -16,12 +16,12 @@ export const hex = (bytes) => Array.from(bytes, (byte) => hexDigits(byte)).join(
 
 /** Return the bytes of hexadecimal digits. @type {(text: string) => Bytes} */
 export function unhex(text) {
-  must(/^([0-9a-f]{2})*$/i.test(text), "bytes have two hexadecimal digits each");
+  must(/^([0-9a-f]{2})*$/i.test(text));
   return Uint8Array.from(text.match(/../g) ?? [], (digits) => parseInt(digits, 16));
 }
 
 /** Return the bytes of a text. @type {(text: string) => Bytes} */
-export const utf8 = (text) => encoder.encode(text);
+export const utf8 = (text) => new TextEncoder().encode(text);
 
 /** Return the bytes of all parts. @type {(...parts: Bytes[]) => Bytes} */
 export function concat(...parts) {
@@ -47,11 +47,14 @@ export const bytesOf = async (made) => new Uint8Array(await made);
 /** Return the 32 bytes of SHA-256. @type {(...parts: Bytes[]) => Bytes} */
 export const sha256 = (...parts) => digest(concat(...parts));
 
+/** Return the prefix of bytes for one purpose. @type {(purpose: string) => Bytes} */
+export const prefix = (purpose) => utf8(`blindtally ${purpose}\0`);
+
 /** Return SHA-256 with a prefix for the purpose of the hash. @type {(purpose: string, ...parts:
  * Bytes[]) => Bytes} */
-export const taggedHash = (purpose, ...parts) => sha256(utf8(`blindtally ${purpose}\0`), ...parts);
+export const taggedHash = (purpose, ...parts) => sha256(prefix(purpose), ...parts);
 
 /** Return the statement `name` that participant `slot` signs, for a label of 32 bytes. @type
  * {(name: string, label: Bytes, slot: number, ...payload: Bytes[]) => Bytes} */
 export const statement = (name, label, slot, ...payload) =>
-  concat(utf8(`blindtally v1 ${name}\0`), label, u32(slot), sha256(...payload));
+  concat(prefix(`v1 ${name}`), label, u32(slot), sha256(...payload));

@@ -59,23 +59,12 @@ export function committeeParameters({ volunteers, size, members, corrupt, dropou
   return numbersOf(size, drawn(colluding, sigma), drawn(missing, eta));
 }
 
-/** Return the numbers of the largest committee of a plan's terms. @type {(terms: any) =>
- * Parameters} */
-export function largestCommittee({ committee }) {
-  const parameters = committeeParameters(committee);
-  return { ...parameters, members: committee.size ?? parameters.members };
-}
-
-/** Return the largest number of devices in a round, which has one cohort. @type {(terms: any) =>
- * number} */
-export const maxDevices = (terms) => terms.cohort_size;
-
 /** Return the smallest prime above `largest` that the committee of a plan's terms can share. @type
  * {(terms: any, largest: number) => number} */
 export function primeAbove(terms, largest) {
   const { members, corrupt, threshold } = committeeParameters(terms.committee);
-  const least = max(largest, members + threshold - corrupt) + 1;
-  return checked(least < MAX_PRIME ? suitablePrime(least) : least, 2, MAX_PRIME);
+  const prime = suitablePrime(max(largest, members + threshold - corrupt) + 1);
+  return checked(prime, 2, MAX_PRIME);
 }
 
 /** Return the parts of a committee's bytes; throws a MalformedError if they are of none. @param
@@ -112,10 +101,10 @@ export function openSession({ plan, digest }, bytes) {
   const whole = committeeParameters(terms);
   const { members, corrupt, dropouts, threshold } = committee.parameters;
   const isAllowed = terms.volunteers ? members === terms.size : members <= (terms.size ?? members);
-  const isExpected = corrupt === whole.corrupt && threshold === whole.threshold
-    && whole.members - members === whole.dropouts - dropouts
-    && !committee.number && hex(committee.planDigest) === hex(digest);
-  if (!isAllowed || !isExpected) refuse("terms", "showed a committee that is not of its plan");
+  const shown = [corrupt, threshold, members - dropouts, committee.number, committee.planDigest];
+  const expected = [whole.corrupt, whole.threshold, whole.members - whole.dropouts, 0, digest];
+  const isExpected = isAllowed && `${shown}` === `${expected}`;
+  if (!isExpected) refuse("terms", "shows the committee of another plan");
   return { committee, ...(terms.volunteers ? { registrar } : { operators: terms.members }) };
 }
 
@@ -124,12 +113,12 @@ export function openSession({ plan, digest }, bytes) {
 export async function checkAuthority({ committee, operators, registrar }) {
   const { planDigest, number, entries, signed, signature } = committee;
   /** @type {(name: string, payload: Bytes, signer: Bytes, its: Bytes) => Promise<boolean>} */
-  const isSigned = async (name, payload, signer, its) =>
+  const isSigned = (name, payload, signer, its) =>
     verify(signer, its, statement(`one-shot ${name}`, planDigest, number, payload));
   const checks = registrar
     ? [isSigned("committee", signed, unhex(registrar), signature)]
-    : entries.map(async ({ identity, key, signature: its }) =>
+    : entries.map(({ identity, key, signature: its }) =>
       operators?.includes(hex(identity)) && isSigned("member key", key, identity, its));
   const areSigned = (await Promise.all(checks)).every(Boolean);
-  if (!areSigned) refuse("terms", "showed a committee without its signatures");
+  if (!areSigned) refuse("terms", "shows a committee without signatures");
 }

@@ -71,16 +71,17 @@ const shortText = ({ max_bytes: width }) => withDigits(256, width, (item) => [..
       .decode(utf8(item).subarray(0, width), { stream: true }), width),
 });
 
-/** Return numbers; their canonical form is the middle of a cell. @type {(document: any) => Domain} */
+/** Return numbers, of which the middle of a cell is canonical. @type {(document: any) => Domain} */
 function interval({ low, high, alpha, length }) {
+  const size = high - low;
   const cells = power(alpha, length);
-  const decimals = ceil(-Math.log10((high - low) / cells / 4));
-  const cellOf = (/** @type {string} */ item) =>
-    min(floor(((Number(item) - low) / (high - low)) * cells), cells - 1);
+  const decimals = ceil(-Math.log10(size / cells / 4));
+  const cellOf = (/** @type {any} */ x) => min(floor(((x - low) / size) * cells), cells - 1);
   const canonical = (/** @type {string} */ item) => {
     const isNumber = /^\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*$/i.test(item);
-    if (!isNumber || !(low <= Number(item) && Number(item) <= high)) return null;
-    const middle = low + ((cellOf(item) + 0.5) / cells) * (high - low);
+    const x = Number(item);
+    if (!isNumber || x < low || x > high) return null;
+    const middle = low + ((cellOf(x) + 0.5) / cells) * size;
     return numberText(rounded(min(max(middle, low), high), decimals));
   };
   const raw = (/** @type {string} */ item) => digitsOf(cellOf(item), alpha, length).reverse();
@@ -91,7 +92,8 @@ const WITHOUT_DIGITS = { digits: () => [], base: 0, width: 0 };
 
 /** Return listed texts. @type {(document: any) => Domain} */
 function listed({ items }) {
-  const places = new Map(items.map((/** @type {string} */ item, /** @type {number} */ i) => [item, i]));
+  const places = new Map();
+  for (const item of items) places.set(item, places.size);
   return {
     ...WITHOUT_DIGITS, chunks: 1, bound: items.length,
     canonical: (item) => (places.has(item) ? item : null),
@@ -111,7 +113,8 @@ function hashed({ key_bits: bits, max_bytes: most, salt }) {
     keyed(item) {
       const text = hex(taggedHash("item v1", utf8(`${salt}\0${item}`)));
       const key = range(chunks).map((i) => parseInt(text.substr(i * size, size), 16) % bound);
-      return { name: `#${key.map((chunk) => hexDigits(chunk, size)).join("")}`, key: key.reverse() };
+      const digits = key.map((chunk) => hexDigits(chunk, size)).join("");
+      return { name: `#${digits}`, key: key.reverse() };
     },
   };
 }

@@ -5,9 +5,10 @@ import { hex, systemRandom, utf8 } from "./bytes.js";
 import { domainOf, numberText } from "./domains.js";
 import { numberSums } from "./encoders/numbers.js";
 import { tracked } from "./encoders/tracked.js";
-import { hierarchicalHistogram, trieHh } from "./encoders/votes.js";
-import { expect, inPython } from "./errors.js";
+import { hierarchicalHistogram, triehh } from "./encoders/votes.js";
+import { expect } from "./errors.js";
 import { drawBelow } from "./hashing.js";
+import { checkFields } from "./plan_fields.js";
 
 /** @import { Form } from "./domains.js" */
 /** @import { Random } from "./hashing.js" */
@@ -20,7 +21,7 @@ import { drawBelow } from "./hashing.js";
  * @property {number} p the prime @property {number} length the elements of a vector
  * @property {(held: Held[], random: Random) => Promise<number[]>} encode
  * @property {string} [fault] what no honest study asks
- * @property {boolean} [showsOneDevice] whether sums may show what one device holds
+ * @property {boolean} [isExact] whether sums may show what one device holds
  * @property {Form} [canonical] form of an item, by default that of the domain
  *
  * @typedef {(plan: any) => Encoding} Encoder throws a MalformedError if the plan cannot be
@@ -28,19 +29,14 @@ import { drawBelow } from "./hashing.js";
 
 /** @type {Record<string, Encoder>} */
 const ENCODERS = {
-  tracked,
-  triehh: trieHh,
-  "hierarchical-histogram": hierarchicalHistogram,
-  "number-sums": numberSums,
+  tracked, triehh, "hierarchical-histogram": hierarchicalHistogram, "number-sums": numberSums,
 };
 
-/** Return the encoding of a plan; throws a RefusedError if this device has none, and a
- * MalformedError if the plan cannot be. @type {Encoder} */
+/** Check the fields of a plan and return its encoding; throws a RefusedError if this device has
+ * none, and a MalformedError if the plan cannot be. @type {Encoder} */
 export function encodingOf(plan) {
-  const { mechanism, terms } = plan;
-  if (!Object.hasOwn(ENCODERS, mechanism)) inPython("mechanism", mechanism);
-  if (terms.sum !== "one-shot") inPython("sum", "sums that are not one-shot");
-  return ENCODERS[mechanism](plan);
+  checkFields(plan);
+  return ENCODERS[plan.mechanism](plan);
 }
 
 /** Return the elements of the vector of a device's items, modulo p, and how many are not in it.
@@ -51,17 +47,16 @@ export function encodingOf(plan) {
  * @param {any} plan which `checkPlan` has accepted @param {Map<any, number> | Iterable<any>} items
  * @param {Random} [random] the source of coins, by default the system
  * @param {{maxCopies?: number, choices?: Random}} [options] */
-export async function encode(
-  plan, items, random = systemRandom, { maxCopies = Infinity, choices = random } = {},
-) {
+export async function encode(plan, items, random = systemRandom, options = {}) {
+  const { maxCopies = Infinity, choices = random } = options;
   const encoding = encodingOf(plan);
   const domain = domainOf(plan.question.domain);
   const { all, inside } = countItems(items, encoding.canonical ?? domain.canonical);
   for (const each of inside) each[1] = min(each[1], maxCopies);
   const kept = await clip(inside, plan.question.contribution, choices);
   const held = kept.map(([item, count]) => ({ item, count, ...domain.keyed(item) }));
-  const { p } = encoding;
-  return { p, elements: await encoding.encode(held, random), leftOut: all - total(kept) };
+  const elements = await encoding.encode(held, random);
+  return { p: encoding.p, elements, leftOut: all - total(kept) };
 }
 
 /** Return the sum of counts. @type {(counts: Count[]) => number} */
@@ -74,8 +69,9 @@ function countItems(items, canonical) {
   const /** @type {Map<string, Count>} */ inside = new Map(); // by the bytes of an item
   let all = 0;
   for (const [item, count] of pairs) {
-    expect(isWhole(count) && count >= 0, `a count is a whole number, got ${count}`);
     all += count;
+    const isCount = isWhole(count) && count >= 0 && isWhole(all);
+    expect(isCount, "counts are whole numbers, together below 2^53");
     const text = itemText(item);
     // Half of a character has no bytes.
     const form = count && !/\p{Surrogate}/u.test(text) ? canonical(text) : null;
@@ -98,7 +94,6 @@ function itemText(item) {
 async function clip(counts, most, choices) {
   const all = total(counts);
   if (all <= most) return counts;
-  expect(isWhole(all), "counts add up to less than 2^53");
   const chosen = new Set();
   for (let last = all - most; last < all; last++) {
     const drawn = await drawBelow(choices, last + 1);

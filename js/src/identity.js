@@ -6,7 +6,7 @@
  */
 
 import { range } from "./arithmetic.js";
-import { concat, hex, sha256, statement, unhex, utf8 } from "./bytes.js";
+import { concat, hex, prefix, sha256, statement, unhex, utf8 } from "./bytes.js";
 import { must, refuse } from "./errors.js";
 import { signingKey, verify } from "./keys.js";
 import { enrolmentScope } from "./plan.js";
@@ -16,9 +16,9 @@ import { send } from "./transport.js";
 /** @import { Bytes } from "./bytes.js" */
 
 /** Return the identity that a device with this secret has in a study of the service at a URL: its
- * keys, its credential with the SHA-256 of its bytes, and the key of the stream that always chooses
- * the same among too many items. @param {Bytes} secret @param {string} service @param {string |
- * null} study null for all studies that ask for reports */
+ * keys, its credential with the SHA-256 `digest` of its bytes, and the key of the stream that
+ * always chooses the same among too many items. @param {Bytes} secret @param {string} service
+ * @param {string | null} study null for all studies that ask for reports */
 export async function deriveIdentity(secret, service, study) {
   const [inner, outer] = [0x36, 0x5c].map((pad) =>
     Uint8Array.from(range(64), (i) => secret[i] ^ pad)); // HMAC
@@ -28,7 +28,7 @@ export async function deriveIdentity(secret, service, study) {
   });
   const credential = btoa(String.fromCharCode(...bytes))
     .replaceAll("+", "-").replaceAll("/", "_").slice(0, 43); // without "="
-  return { ...await signingKey(seed), credential, credentialDigest: sha256(bytes), choices };
+  return { ...await signingKey(seed), credential, digest: sha256(bytes), choices };
 }
 
 /** Register an identity at a service that is not open; repeating it changes nothing. The token may
@@ -36,8 +36,8 @@ export async function deriveIdentity(secret, service, study) {
  * left, or the identity was revoked. @type {(service: string, ticket: string, identity:
  * Identity) => Promise<void>} */
 export async function enrolAtService(service, ticket, identity) {
-  const { publicKey, credentialDigest: digest } = identity;
-  const signature = hex(await identity.sign(concat(utf8("blindtally device v1\0"), digest)));
+  const { publicKey, digest } = identity;
+  const signature = hex(await identity.sign(concat(prefix("device v1"), digest)));
   const json = { identity: hex(publicKey), credential: hex(digest), signature };
   await send(`${service}/v1/devices`, { ticket, json }).catch((error) => {
     if (error.status !== 401) throw error;

@@ -12,8 +12,8 @@
  */
 
 import { floor, min } from "./arithmetic.js";
-import { hex, systemRandom, unhex } from "./bytes.js";
-import { must, namedError, refuse } from "./errors.js";
+import { HEX_32, hex, systemRandom, unhex } from "./bytes.js";
+import { must, namedError, refuse, refuseBeyond } from "./errors.js";
 import { clock } from "./transport.js";
 
 const DEVICE = "blindtally device v1";
@@ -84,10 +84,8 @@ export function journalIn(store) {
       await update((lines) => {
         const sent = ofStudy(lines, vector);
         const isAgain = sent.some(({ round }) => round === vector.round);
-        if (isAgain || sent.length >= most) {
-          const limit = isAgain ? "once per round" : "max_rounds";
-          refuse(most > 1 ? limit : "once per study", "asks a second time");
-        }
+        const limit = most < 2 ? "once per study" : isAgain ? "once per round" : "max_rounds";
+        if (isAgain || sent.length >= most) refuse(limit, "asks a second time");
         checkExactStudies(lines, vector, policy.max_exact_studies, now);
         return vector.digest ? [lines.length, { ...vector, time: floor(now) }] : null;
       });
@@ -97,7 +95,7 @@ export function journalIn(store) {
 
 /** @param {any} line @param {number} number @returns {boolean} whether a device wrote it */
 const isLine = (line, number) => (number ? line?.time >= 0 || line?.latest >= 0
-  : line?.device === DEVICE && /^[0-9a-f]{64}$/.test(line.secret));
+  : line?.device === DEVICE && HEX_32.test(line.secret));
 
 /** @param {any[]} lines @param {{service: string, study: string}} of @returns {Vector[]} */
 const ofStudy = (lines, { service, study }) =>
@@ -132,9 +130,8 @@ function checkExactStudies(lines, vector, most, now) {
     && passed - line.time < PERIOD_SECONDS).map(keyOf));
   const needed = others.size + 1;
   others.delete(keyOf(vector));
-  if (others.size < most) return;
-  const reason = `asks for ${needed} in 30 days; this device allows ${most}`;
-  refuse("max_exact_studies", reason, needed);
+  const asked = `${needed} exact studies in 30 days`;
+  if (others.size >= most) refuseBeyond("max_exact_studies", asked, most, needed);
 }
 
 /** Return what a request to IndexedDB, or a transaction, ends with. @type {(request: any) =>

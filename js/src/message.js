@@ -10,7 +10,7 @@
  */
 
 import { big, ceil, isPrime, isWhole, log2, range } from "./arithmetic.js";
-import { concat, sha256, statement, taggedHash, u32, utf8 } from "./bytes.js";
+import { concat, prefix, sha256, statement, taggedHash, u32 } from "./bytes.js";
 import { checkAuthority } from "./committee.js";
 import { must } from "./errors.js";
 import { MAX_PRIME, combine, lagrangeMatrix, pack, packedBytes } from "./field.js";
@@ -65,7 +65,7 @@ export async function makeMessage(session, identity, enrolment, { p, elements },
   ]);
   /** @type {(name: string, member: number, blocks: number) => Bytes} */
   const derive = (name, member, blocks) => {
-    const purpose = [utf8(`blindtally v1 ${name}\0`), u32(0), u32(member), label];
+    const purpose = [prefix(`v1 ${name}`), u32(0), u32(member), label];
     const info = concat(secrets[member - 1], ...purpose);
     return concat(...range(blocks, 1).map((i) => sha256(u32(i), info)));
   };

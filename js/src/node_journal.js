@@ -5,17 +5,9 @@ import { link, mkdir, open, readFile, readdir, rename, unlink } from "node:fs/pr
 import { join } from "node:path";
 
 import { journalIn } from "./journal.js";
+import { readJson } from "./plan.js";
 
 const nameOf = (/** @type {number} */ number) => `${String(number).padStart(8, "0")}.json`;
-
-/** @param {string} text @returns {any} null for no JSON: an error would quote it, and its secret */
-function lineOf(text) {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return null;
-  }
-}
 
 /** @param {string} path @param {string} flags @param {string} [text] to write */
 async function sync(path, flags, text) {
@@ -38,7 +30,7 @@ export function folderJournal(folder) {
     const names = (await readdir(folder)).filter((name) => /^\d+\.json$/.test(name)).sort();
     if (names.some((name, number) => name !== nameOf(number))) throw new Error("a file is missing");
     const texts = await Promise.all(names.map((name) => readFile(join(folder, name), "utf8")));
-    return texts.map(lineOf);
+    return texts.map(readJson); // an error would quote a text, and its secret
   };
   /** @param {number} number @param {object} line @param {typeof rename} place the written file */
   const write = async (number, line, place) => {

@@ -7,6 +7,7 @@
  */
 
 import { isWhole } from "./arithmetic.js";
+import { HEX_32 } from "./bytes.js";
 import { committeeParameters } from "./committee.js";
 import { inPython, must } from "./errors.js";
 
@@ -41,18 +42,18 @@ const orNull = (shape) => (x) => x === null || fits(shape, x);
 const any = () => true; // for what a device does not read
 /** @type {Check} */
 const truth = (x) => x === !!x;
-const [ABOVE_ZERO, BELOW_ONE] = [5e-324, 1 - 2 ** -53];
+const ABOVE_ZERO = 5e-324;
+const BELOW_ONE = 1 - 2 ** -53;
 const float = number(-Infinity, Infinity); // no text of JSON is canonical and infinite
 const rate = number(0, BELOW_ONE);
 const share = number(ABOVE_ZERO, BELOW_ONE);
 const probability = number(ABOVE_ZERO, 1);
-const hex32 = /^[0-9a-f]{64}$/;
 const items = list(/^/, 2 ** 20);
-const cells = 12_582_912;
-const [hash_bits, message_bytes] = [-24, 2 ** 27];
+const message_bytes = 2 ** 27;
 
-/** @type {Record<string, Shape>} */
+/** @type {any} */
 const DOMAINS = {
+  __proto__: null,
   alphabet: { characters: /^.{2,4096}$/su, length: 256, pad: /^.?$/su },
   utf8: { max_bytes: 1024 },
   interval: { low: float, high: float, alpha: 256, length: 48 },
@@ -63,44 +64,43 @@ const DOMAINS = {
 /** @type {Check} */
 const domain = (x) => {
   const kind = `${x?.kind}`;
-  if (!Object.hasOwn(DOMAINS, kind)) inPython("domain", `items of the kind ${kind}`);
-  return fits({ kind: /^/, ...DOMAINS[kind] }, x);
+  const fields = DOMAINS[kind] ?? inPython("domain", `${kind} items`);
+  return fits({ kind: /^/, ...fields }, x);
 };
 
 const rates = { corrupt: rate, dropout: rate };
 const drawn = { ...rates, sigma: 128, eta: 128 };
 /** @type {Check} */
 const committee = (x) => fits(x?.volunteers ? { ...drawn, volunteers: 5000, size: 1000 }
-  : { ...rates, members: list(hex32, 100), size: orNull(100) }, x);
+  : { ...rates, members: list(HEX_32, 100), size: orNull(100) }, x);
 const terms = {
-  ...drawn, cohort_size: 1e5, minimum: 1e5, cohorts: 1, registrar: orNull(hex32),
+  ...drawn, cohort_size: 1e5, minimum: 1e5, cohorts: 1, registrar: orNull(HEX_32),
   sum: /^one-shot$/, committee,
 };
 const noise = {
   epsilon: any, delta: share, colluders: any, mode: any, relation: any, theta: any,
   probability: orNull(share), every_round: truth, join_probability: probability,
 };
+/** @type {Check} */
+const table_shape = (x) => x === null || inPython("mechanism", "vote tables");
 const release = { probability, threshold: 2 ** 31, variance: number(0, 2 ** 24) };
 
-/** What the question and the plan of each mechanism add. @type {Record<string, Shape>} */
+/** What the question and the plan of each mechanism add. @type {any} */
 const MECHANISMS = {
+  __proto__: null,
   tracked: [
-    { hash_bits, message_bytes: -message_bytes },
+    { hash_bits: -24, message_bytes: -message_bytes },
     {
-      cells, max_value: 2 ** 31 - 1, prime: 1 - 2 ** 26, counter_classes: list(2 ** 53, -(2 ** 16)),
+      cells: 12_582_912, max_value: 2 ** 31 - 1, prime: 1 - 2 ** 26, table_classes: -(2 ** 16),
+      counter_classes: list(2 ** 53, -(2 ** 16)), string_pieces: list(piece, -(2 ** 16)),
       counter_groups: list({ items, counters: 4096 }, -64),
-      table_classes: -(2 ** 16),
-      string_pieces: list(piece, -(2 ** 16)),
     },
   ],
   "hierarchical-histogram": [{ ...noise, contribution: 1 }, { release }],
   "number-sums": [{ contribution: 1, confidence: number(0.5, 0.5) }, {}],
   triehh: [
     { ...noise, stride: 8, truncate: truth, vote_tables: truth },
-    {
-      release, level: 1024, frontier: list(/^([0-9a-f]{2}){0,1024}$/, 2 ** 20),
-      table_shape: (/** @type {any} */ x) => x === null || inPython("mechanism", "vote tables"),
-    },
+    { release, level: 1024, frontier: list(/^([0-9a-f]{2}){0,1024}$/, 2 ** 20), table_shape },
   ],
 };
 
@@ -109,12 +109,11 @@ const MECHANISMS = {
  * any) => void} */
 export function checkFields(plan) {
   const name = `${plan?.mechanism}`;
-  if (!Object.hasOwn(MECHANISMS, name)) inPython("mechanism", name);
-  if (plan.terms?.sum === "pairwise") inPython("sum", "sums that are not one-shot");
-  const [asked, more] = MECHANISMS[name];
+  const [asked, more] = MECHANISMS[name] ?? inPython("mechanism", name);
+  if (plan.terms?.sum === "pairwise") inPython("sum", "pairwise sums");
   const mechanism = (/** @type {any} */ x) => x === name;
   fits({
-    mechanism, study: /^.{1,64}$/su, round: 1e4, rounds: 1e4, terms, seed: hex32,
+    mechanism, study: /^.{1,64}$/su, round: 1e4, rounds: 1e4, terms, seed: HEX_32,
     t: number(1, 1e15), ...more,
     question: {
       mechanism, threshold: number(1, 1e12), contribution: 1e4, domain, confidence: share,
@@ -122,6 +121,6 @@ export function checkFields(plan) {
     },
   }, plan);
   const { terms: { committee: chosen, registrar } } = plan;
-  must(registrar || !chosen.volunteers); // whom a registrar draws
-  must(committeeParameters(chosen).corrupt); // else each member could read devices
+  // A registrar draws volunteers. If no member may be corrupt, each one could read devices.
+  must((registrar || !chosen.volunteers) && committeeParameters(chosen).corrupt);
 }

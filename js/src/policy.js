@@ -1,16 +1,17 @@
 /** The limits of a device, and the check of a plan against them (`protocol/device_policy`). */
 
 import { floor, max, min } from "./arithmetic.js";
-import { committeeParameters, largestCommittee } from "./committee.js";
+import { HEX_32 } from "./bytes.js";
+import { committeeParameters } from "./committee.js";
 import { encodingOf } from "./encode.js";
-import { expect, refuse } from "./errors.js";
+import { expect, refuse, refuseBeyond } from "./errors.js";
 import { messageBytes } from "./message.js";
-import { checkFields } from "./plan_fields.js";
 
 const BYTES_PER_ELEMENT = 2;
 const FIXED_LIMITS = { min_sigma: 40, confidence: 0.5 }; // of every policy
 const TOLERANCE = 1 + 1e-9;
 
+/** @import { Parameters } from "./committee.js" */
 /** @typedef {[limit: string, asked: any, isKept?: any, allowed?: any]} Rule a limit and what the
  * study asks for; by default a number, which is compared with that of the policy */
 
@@ -39,7 +40,7 @@ export class Policy {
    * {Partial<Policy>} [limits] those that differ from the defaults */
   constructor(limits = {}) {
     const own = /** @type {any} */ (this);
-    const isKey = (/** @type {any} */ key) => /^[0-9a-f]{64}$/.test(key);
+    const isKey = (/** @type {string} */ key) => HEX_32.test(key);
     for (const [name, limit] of Object.entries(/** @type {any} */ (limits))) {
       const isRight = name === "committee" ? limit.every(isKey)
         : limit === own[name] || (name === "registrar" ? isKey(limit)
@@ -54,52 +55,49 @@ export class Policy {
  * the first limit that it exceeds, and a MalformedError if the plan cannot be. @type {(plan: any,
  * policy: Policy) => void} */
 export function checkPlan(plan, policy) {
-  checkFields(plan);
-  const { p, length, fault: impossible, showsOneDevice } = encodingOf(plan);
+  const { p, length, fault: impossible, isExact } = encodingOf(plan);
   const { question, terms, round, rounds } = plan;
-  const { registrar } = terms;
-  const fault = round > rounds ? `is in round ${round} of ${rounds}` : impossible;
+  const { committee, registrar } = terms;
+  const parameters = committeeParameters(committee);
+  const fault = round > rounds ? "has no such round" : impossible;
   if (fault) refuse("plan", `is impossible: it ${fault}`);
-  const nbytes = messageBytes(p, length, largestCommittee(terms), registrar ? 64 : 0);
-  const isExact = showsOneDevice && policy.max_epsilon < Infinity;
+  const largest = { ...parameters, members: committee.size ?? parameters.members };
+  const nbytes = messageBytes(p, length, largest, registrar ? 64 : 0);
+  const needsNoise = isExact && policy.max_epsilon < Infinity;
   const limits = /** @type {any} */ ({ ...policy, ...FIXED_LIMITS });
   /** @type {Rule[]} */
   const rules = [
     ["repeat_exact", true, !question.every_round || policy.repeat_exact],
     ["registrar", registrar, [null, registrar].includes(policy.registrar)],
     ["trust_server_identities", true, policy.registrar || policy.trust_server_identities],
-    ["min_cohort", terms.minimum],
-    ["min_corrupt", terms.corrupt],
-    ["min_sigma", terms.sigma],
-    ...committeeRules(terms.committee, policy),
+    ["min_cohort", terms.minimum], ["min_corrupt", terms.corrupt], ["min_sigma", terms.sigma],
+    ...committeeRules(committee, parameters, policy),
     ["max_delta", plan.release ? question.delta : 0],
-    ["min_threshold", leastCount(plan)],
+    ["min_threshold", plan.release?.threshold ?? question.threshold],
     ["confidence", question.confidence],
-    ["accept_exact_estimates", true, !isExact || policy.accept_exact_estimates],
+    ["accept_exact_estimates", true, !needsNoise || policy.accept_exact_estimates],
     ["max_contribution", question.contribution],
     ["max_upload_bytes", max(length * BYTES_PER_ELEMENT, nbytes)],
   ];
   for (const [limit, asked, isKept, allowed = limits[limit]] of rules) {
     const isWithin = limit.startsWith("max") ? asked <= allowed * TOLERANCE : asked >= allowed;
     if (isKept ?? isWithin) continue;
-    const reason = `asks for ${asked}; this device allows ${allowed}`;
-    refuse(limit, reason, limit in policy ? asked : null);
+    refuseBeyond(limit, asked, allowed, limit in policy ? asked : null);
   }
 }
 
-/** @type {(terms: any, policy: Policy) => Rule[]} */
-function committeeRules(terms, { committee, registrar, min_volunteers, min_committee_corrupt }) {
+/** @type {(terms: any, whole: Parameters, policy: Policy) => Rule[]} */
+function committeeRules(terms, whole, policy) {
   const { volunteers, size, sigma, corrupt } = terms;
+  const { committee, registrar, min_volunteers, min_committee_corrupt } = policy;
   if (volunteers) {
     const needed = registrar ? volunteers : `${volunteers} and a registrar`;
     return [
       ["min_volunteers", needed, !!registrar && volunteers >= (min_volunteers ?? Infinity)],
-      ["min_corrupt", corrupt],
-      ["min_sigma", sigma],
-      ["min_committee", size],
+      ["min_corrupt", corrupt], ["min_sigma", sigma], ["min_committee", size],
     ];
   }
-  const { corrupt: tolerated, members } = committeeParameters(terms);
+  const { corrupt: tolerated, members } = whole;
   const isPinned = (/** @type {string} */ key) => committee.includes(key);
   const pinned = terms.members.filter(isPinned).length;
   const least = max(1, floor(min_committee_corrupt * members + 1e-9));
@@ -114,6 +112,3 @@ function committeeRules(terms, { committee, registrar, min_volunteers, min_commi
  * @type {(plan: any, policy: Policy) => number} */
 export const maxCopies = (plan, { min_threshold }) =>
   min_threshold < 1 ? plan.question.contribution : 1;
-
-/** Return the smallest count with which the service lists an item. @type {(plan: any) => number} */
-const leastCount = (plan) => plan.release?.threshold ?? plan.question.threshold;

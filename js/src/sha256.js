@@ -22,7 +22,7 @@ export function digest(bytes) {
   padded.set(bytes);
   padded[length] = 128;
   const view = new DataView(padded.buffer);
-  view.setUint32(padded.length - 4, 8 * length); // of half a gigabyte at most
+  view.setInt32(padded.length - 4, 8 * length); // of half a gigabyte at most
   const state = START.slice();
   const w = new Int32Array(64);
   for (let block = 0; block < padded.length; block += 64) {

@@ -18,7 +18,6 @@ import { send, serviceUrl } from "./transport.js";
 
 const POLL_SECONDS = 25; // the longest wait of a request; the service allows 30
 const FINAL_STATUSES = [404, 409, 410, 413, 422]; // the same message has no other answer
-const IN_USE = { state: "in use", error: "another tab takes part as this device: close one" };
 /** @type {any} */
 const STATES = {
   __proto__: null, RefusedError: "declined", MalformedError: "declined", "no-round": "no round",
@@ -76,7 +75,8 @@ export async function takePart(request) {
   const outcome = { state: "finished", round: null, error: "", limit: null, leftOut: 0 };
   const part = { ...request, policy, journal, service, outcome, registrar: address };
   try {
-    return (await journal.alone(() => participate(part))) ?? { ...outcome, ...IN_USE };
+    const done = await journal.alone(() => participate(part));
+    return done ?? { ...outcome, state: "in use", error: "another tab takes part: close one" };
   } catch (/** @type {any} */ error) {
     const { name, message, limit = null, status, type } = error;
     if (name === "JournalError") throw error;
@@ -126,7 +126,7 @@ async function recordMessage(part, identity, after) {
   if ((question.join_probability ?? 1) !== 1) inPython("join_probability", "coins who takes part");
   const vector = { service, study, round, collection };
   await journal.record(vector, policy, plan); // only checks, before anybody is asked
-  if (consent && !(await consent(plan))) refuse("consent", "was refused by this device's user");
+  if (consent && !(await consent(plan))) refuse("consent", "is refused by the user");
   const enrolment = await enrolAtRegistrar(registrar, registrarToken, plan, identity.publicKey);
   const choices = await keystream(identity.choices);
   const options = { maxCopies: maxCopies(plan, policy), choices };

@@ -19,7 +19,10 @@ const MAX_DOCUMENT_BYTES = 4 * 2 ** 20; // of JSON: a plan of `tracked` lists th
 const MAX_ERROR_CHARACTERS = 2000; // of a text that a service can choose
 const PATIENCE_SECONDS = 60; // in which a request is repeated
 const REQUEST_MILLISECONDS = 300_000; // of the largest document on a slow line
-const [FIRST_PAUSE, MAX_PAUSE, JITTER, MAX_RETRY_AFTER] = [0.1, 3, 0.5, 30]; // seconds
+const FIRST_PAUSE = 0.1; // seconds, as the three below
+const MAX_PAUSE = 3;
+const JITTER = 0.5;
+const MAX_RETRY_AFTER = 30;
 
 /** Return the time in seconds since 1970. */
 export const clock = () => Date.now() / 1000;
@@ -61,7 +64,7 @@ async function sendOnce(url, { ticket, json, bytes }) {
     const shown = text.replaceAll(ticket, "(secret)").slice(0, MAX_ERROR_CHARACTERS);
     throw namedError("ServiceError", shown.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, "?"), facts);
   };
-  let answer, text;
+  let answer, /** @type {any} */ text;
   try {
     answer = await fetch(url, {
       method: json ? "POST" : bytes ? "PUT" : "GET",
@@ -77,24 +80,23 @@ async function sendOnce(url, { ticket, json, bytes }) {
   } catch (error) {
     fail(`${url} is out of reach (${error})`, { status: 0 });
   }
-  must(text !== null, "an answer has more than 4 MiB");
+  must(text !== undefined, "an answer has more than 4 MiB");
   const { status, headers, ok } = answer;
-  const document = readJson(text ?? "") ?? {};
+  const document = readJson(text) ?? {};
   if (ok) return document;
-  const pause = Number(headers.get("retry-after")) || 0;
   fail(`${document.detail ?? `${url} answered ${status}`}`, {
     status, type: `${document.type}`.split("urn:blindtally:problem:")[1] ?? "",
-    retryAfter: min(max(0, pause), MAX_RETRY_AFTER),
+    retryAfter: min(max(0, Number(headers.get("retry-after")) || 0), MAX_RETRY_AFTER),
   });
 }
 
-/** Return the text of an answer, null if it is too long. @param {Response} answer */
+/** Return the text of an answer, undefined if it is too long. @param {Response} answer */
 async function readBody({ body }) {
   const reader = body?.getReader();
   const parts = [];
   for (let size = 0, part; (part = (await reader?.read())?.value); parts.push(part)) {
     size += part.length;
-    if (size > MAX_DOCUMENT_BYTES) return reader?.cancel().then(() => null);
+    if (size > MAX_DOCUMENT_BYTES) return reader?.cancel();
   }
   return new TextDecoder().decode(concat(...parts));
 }

@@ -1,11 +1,11 @@
 /** Sums of numbers: the devices, their numbers and squares, in digits. */
 
 import { big, ceil, digitsOf, firstTrue, floor, joined } from "../arithmetic.js";
-import { log2, power, range } from "../arithmetic.js";
+import { log2, power, range, zeros } from "../arithmetic.js";
 import { unhex } from "../bytes.js";
-import { maxDevices, primeAbove } from "../committee.js";
+import { primeAbove } from "../committee.js";
 import { domainOf } from "../domains.js";
-import { checked, must } from "../errors.js";
+import { checked } from "../errors.js";
 import { MAX_PRIME, packedBytes } from "../field.js";
 import { seededStream, uniform } from "../hashing.js";
 
@@ -18,10 +18,11 @@ const MIN_CHECK_BITS = 60;
 export function numberSums({ question, terms, seed }) {
   const domain = domainOf(question.domain);
   const largest = checked(power(domain.base, domain.width), 2, 2 ** 32) - 1;
-  // The formats by the number of digits of a square, of which the first with the least bytes counts.
+  // The formats by the digits of a square. The first with the least bytes counts. The last fits,
+  // because its base is at most 256, and a cohort has at most 10^5 devices.
   const formats = range(MAX_DIGITS, 1).flatMap((count) => {
     const base = firstTrue(2, MAX_PRIME, (each) => big(each) ** big(count) > big(largest) ** 2n);
-    const bound = maxDevices(terms) * (base - 1);
+    const bound = terms.cohort_size * (base - 1);
     if (bound >= MAX_PRIME) return [];
     const p = primeAbove(terms, bound);
     const counts = [1, firstTrue(1, count, (each) => power(base, each) > largest), count];
@@ -29,13 +30,11 @@ export function numberSums({ question, terms, seed }) {
     const length = summed + ceil(MIN_CHECK_BITS / log2(p));
     return [{ p, base, counts, summed, length, bytes: packedBytes(p, length) }];
   });
-  must(formats.length);
-  const { p, base, counts, summed, length } = formats.reduce((best, each) =>
-    each.bytes < best.bytes ? each : best);
+  const [{ p, base, counts, summed, length }] = formats.sort((a, b) => a.bytes - b.bytes);
   return {
-    p, length, showsOneDevice: true,
+    p, length, isExact: true,
     async encode(held) {
-      const elements = Array(length).fill(0);
+      const elements = zeros(length);
       for (const { item } of held) {
         const cell = big(joined(domain.digits(item), domain.base));
         const digits = counts.flatMap((count, i) => digitsOf(cell ** big(i), base, count));

@@ -48,8 +48,7 @@ export function tableFormat(p, domain, cells, evidence, parts = 1) {
         return digitsOf(whole > largest ? largest : whole, p, parts);
       });
       for (const i of range(subtables * spread)) {
-        const start = floor(((i % spread) * width) / spread);
-        const end = floor((((i % spread) + 1) * width) / spread);
+        const [start, end] = range(2, i % spread).map((each) => floor((each * width) / spread));
         const place = floor(i / spread) * width + start + scale(hashed[i], end - start);
         add(place, 1);
         added.forEach((x, j) => add(cells + place * chunks * parts + j, x));

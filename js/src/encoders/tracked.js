@@ -2,9 +2,9 @@
 
 import { big, bitLength, ceil, digitsOf, floor, max, sum, zeros } from "../arithmetic.js";
 import { hex, unhex, utf8 } from "../bytes.js";
-import { maxDevices, primeAbove } from "../committee.js";
+import { primeAbove } from "../committee.js";
 import { domainOf } from "../domains.js";
-import { checked, must } from "../errors.js";
+import { must } from "../errors.js";
 import { draw, toFloat } from "../hashing.js";
 import { sample, tableFormat } from "./table.js";
 
@@ -13,7 +13,7 @@ import { sample, tableFormat } from "./table.js";
 // Of thinned counts: the first bit of a coin in a random word, and its bits.
 const LEVELS = [[0, 2], [2, 4], [6, 5]];
 
-/** @typedef {[row: number, start: number, size: number]} Piece of the string behind a counted name */
+/** @typedef {[row: number, start: number, size: number]} Piece of the string of a counted name */
 
 /** Count random parts of copies, of which each has a class and a word, by level and class. They
  * show how often a sum left its window. @type {(classes: number[], words: bigint[], count: number)
@@ -30,22 +30,19 @@ function thin(classes, words, count) {
 /** Return what no earlier rounds of an honest study can explain. @param {any} plan */
 function faultOf({ question, round, rounds, terms, counter_groups, string_pieces: pieces }) {
   const { domain, threshold, contribution } = question;
-  if (round === 1 && counter_groups.length) return "tracks items in the first round";
-  if (!pieces.length) return;
   const end = max(...pieces.map((/** @type {Piece} */ [, start, size]) => start + size));
-  const heavy = floor((rounds * maxDevices(terms) * contribution) / threshold);
-  const isImpossible = !domain.key_bits || end > domain.max_bytes || threshold <= contribution
+  const heavy = floor((rounds * terms.cohort_size * contribution) / threshold);
+  const areImpossible = !domain.key_bits || end > domain.max_bytes || threshold <= contribution
     || pieces.length > 2 * heavy;
-  if (isImpossible) return "fetches strings that no earlier round can explain";
+  const isEarly = round === 1 && counter_groups.length;
+  if (isEarly || (pieces.length && areImpossible)) return "asks for what no earlier round explains";
 }
 
 /** @type {Encoder} */
 export function tracked(plan) {
   const { question, terms, prime: p, string_pieces: pieces } = plan;
   const { counter_classes: classes, table_classes: tableClasses } = plan;
-  checked(tableClasses, 1, 2 ** 16);
-  checked(plan.max_value, 1, p - 1);
-  must(primeAbove(terms, p - 1) === p);
+  must(tableClasses && plan.max_value < p && primeAbove(terms, p - 1) === p);
   const rows = new Map(); // the first counter of each name, and the number of its counters
   let counters = 0;
   for (const { counters: each, items } of plan.counter_groups) {

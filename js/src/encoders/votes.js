@@ -2,7 +2,7 @@
 
 import { joined, min, power, range, sum, zeros } from "../arithmetic.js";
 import { hex } from "../bytes.js";
-import { maxDevices, primeAbove } from "../committee.js";
+import { primeAbove } from "../committee.js";
 import { domainOf } from "../domains.js";
 import { checked, inPython, must } from "../errors.js";
 import { flipCoins } from "../hashing.js";
@@ -13,13 +13,13 @@ import { flipCoins } from "../hashing.js";
 /** Return the prime, the domain and the coins of votes without noise. @param {any} plan */
 function votes({ question, release, terms }) {
   const { probability, variance } = release;
-  checked(question.join_probability, probability, 1);
-  if (variance || probability === 1) inPython("epsilon", "noise: ask for sample-threshold");
+  must(question.join_probability >= probability);
+  if (variance || probability === 1) inPython("epsilon", "noise");
   const domain = domainOf(question.domain);
   checked(domain.base, 2, 256);
   const coins = (/** @type {Random} */ random, /** @type {number} */ count) =>
     flipCoins(random, count, probability, question.join_probability);
-  return { p: primeAbove(terms, maxDevices(terms)), domain, coins };
+  return { p: primeAbove(terms, terms.cohort_size), domain, coins };
 }
 
 /** @type {Encoder} one cell for each prefix of each length, of which an item has one per length */
@@ -43,7 +43,7 @@ export function hierarchicalHistogram(plan) {
 }
 
 /** @type {Encoder} one cell for each continuation of each prefix of the plan's frontier */
-export function trieHh(plan) {
+export function triehh(plan) {
   const { p, domain, coins } = votes(plan);
   const { base, width, digits } = domain;
   const { frontier, level, question: { stride, truncate, domain: { pad } } } = plan;
