@@ -1,9 +1,9 @@
-"""Pages for which people wait for long, by the seconds that they wait.
+"""Pages for which many people wait for long.
 
     python examples/slow_urls.py [URL]
 
-The count of an item is its weight: a device that waits 6 seconds for a page adds 6 to its total. A
-device adds at most 8 seconds in all, of any pages, so that no device decides the answer alone.
+A device's items are the pages for which it waited three seconds or longer. It counts each page
+once, so that no device decides the answer alone.
 """
 
 from crowd import REGISTRAR, service_url, take_part
@@ -17,10 +17,13 @@ SECONDS = [
 ]
 
 
+LONG_SECONDS = 3
+
+
 def main() -> None:
-    """Ask for which pages all devices together wait 40 seconds or more."""
+    """Ask for which pages eight devices or more wait for long."""
     domain = Utf8(max_bytes=16)
-    question = Tracked(threshold=40, contribution=8, domain=domain, message_bytes=16_000)
+    question = Tracked(threshold=8, contribution=4, domain=domain, message_bytes=16_000)
     with Analyst(service_url()) as analyst:
         study = analyst.create(
             "slow pages",
@@ -30,10 +33,11 @@ def main() -> None:
             registrar=REGISTRAR.public.hex(),
             timeouts=Timeouts(idle=30),
         )
-        take_part(service_url(), study, SECONDS)
+        slow = [[page for page, t in each.items() if t >= LONG_SECONDS] for each in SECONDS]
+        take_part(service_url(), study, slow)
         study.wait()
         for row in study.heavy_hitters():
-            print(f"{row.item:<8} {row.estimate:.0f} s")
+            print(f"{row.item:<8} {row.estimate:.0f} devices")
 
 
 if __name__ == "__main__":

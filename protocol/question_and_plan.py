@@ -227,7 +227,7 @@ class Question(PublicModel):
 
     def largest_count(self, devices: int) -> float:
         """Return the largest count that one item of `devices` devices, all counted, can have."""
-        return float(devices * self.contribution)
+        return float(devices)
 
     def share(self, count: float, devices: int | None) -> float | None:
         """Return the share of `devices` that a count is; None if their number is secret.

@@ -19,7 +19,7 @@ PRINTED = {
         f"   40 (40 to 40)  {PARSER}",
         "   16 (16 to 16)  MemoryError | decode (image.py) | show (gallery.py) | main (app.py)",
     ],
-    "slow_urls": ["/search  52 s"],
+    "slow_urls": ["/search  10 devices"],
 }
 
 

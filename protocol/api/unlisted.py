@@ -180,7 +180,7 @@ def _short_of_bar(plan: AnyPlan, rounds: CountedRounds, largest: float | None) -
         enough = math.ceil(devices * (bar.count / largest) ** power)
         yield f"The most common {name} has {_whole(largest)}: {enough:,} such devices list it."
     elif devices and bar.count > plan.question.largest_count(devices):
-        enough = math.ceil(bar.count / plan.question.contribution)
+        enough = math.ceil(bar.count)
         yield f"Fewer than {enough:,} devices cannot hold one {name} that often."
 
 

@@ -139,10 +139,10 @@ def posterior(
     prior = fit_prior(likelihoods, fitted, width, shown=shown)
     weights, is_heavy = weigh(likelihoods, prior), grid >= threshold
     moments = _moments(weights, grid, is_heavy)
-    if not fitted.all():
-        is_firm = fitted > 0
-        firm = likelihoods[is_firm], shown[is_firm], fitted[is_firm].astype(np.float64)
-        prior = _continued(prior, grid, threshold, *firm)
+    is_firm = fitted > 0
+    firm = likelihoods[is_firm], shown[is_firm], fitted[is_firm].astype(np.float64)
+    prior = _continued(prior, grid, threshold, *firm)  # also if no item needs it, which shows then
+    if not is_firm.all():
         samples, shares = distinct[:2, ~is_firm]
         moments[:, ~is_firm] = _faint_moments(samples, shares, prior, threshold)
     means, spread, heavy = moments[:, rows.reshape(-1)]

@@ -324,14 +324,14 @@ def test_no_sum_of_full_contributions_wraps(example: Example) -> None:
     outcome = run_round(example.mechanism, plan, [histograms], rng, example.state)
     assert outcome.answer is not None
     values = read(outcome.answer)
-    assert values.pop("ab") == devices * most
+    assert values.pop("ab") == devices * (1 if example.is_sketch else most)
     assert not values or example.is_sketch  # of which there may be others in the same cells
 
 
 @exact
 def test_estimates_are_unbiased_with_the_reported_variance(example: Example) -> None:
     """Over 100 rounds, means stay within 4.5 standard errors: probability 1e-5 per item."""
-    plan, most = example.plan(), example.question.contribution
+    plan, most = example.plan(), 1 if example.is_sketch else example.question.contribution
     spread = {"aa": most - most // 2, "bb": most // 2} if most > 1 else {"aa": 1}
     histograms = [{"aa": 1}] * 20 + [{"bb": most}] * 5 + [spread] * 5
     truth: Counter[str] = Counter()

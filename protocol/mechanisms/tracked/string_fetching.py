@@ -149,16 +149,19 @@ class KnownStrings:
         start = len(self.partial.get(name, b""))
         return StringPiece(name=name, start=start, size=min(size, self.domain.max_bytes - start))
 
-    def expected_bytes(self, name: str) -> float:
+    def expected_bytes(self, name: str, rounds_left: int) -> float:
         """Return how many bytes are probably to come, with the NUL at the end, in whole pieces.
 
         It is the mean of the complete strings that are longer than what is known of this one, and
-        of another one that has as many bytes to come as are known.
+        of another one that has as many bytes to come as are known, or a round's part of the longest
+        string. For example, strings of 1,000 bytes get 333 in each of three rounds, if none that is
+        complete shows that they are short.
         """
         known, size = len(self.partial.get(name, b"")), tuning.MIN_PIECE_BYTES
         longer = -(-(self._sizes[self._sizes > known] - known) // size) * size
-        to_come = max(known, tuning.EXPECTED_STRING_BYTES) + int(longer.sum())
-        return min(to_come / (1 + len(longer)), self.domain.max_bytes - known)
+        most = self.domain.max_bytes - known
+        another = max(known, tuning.EXPECTED_STRING_BYTES, most / max(1, rounds_left))
+        return min((another + int(longer.sum())) / (1 + len(longer)), most)
 
     @cached_property
     def _sizes(self) -> Integers:
@@ -278,8 +281,8 @@ class FetchSchedule:
         fetchable = counters.rows.keys() - strings.complete.keys()
         missing = [name for name in likely_heavy(forecast) if name in fetchable]
         most = {x: domain.max_bytes - len(strings.partial.get(x, b"")) for x in missing}
-        expected = {x: strings.expected_bytes(x) for x in missing}
         least, rounds_left = tuning.MIN_PIECE_BYTES, self.rounds - forecast.plan.round
+        expected = {x: strings.expected_bytes(x, rounds_left) for x in missing}
         begun, short = (sorted(missing, key=each.__getitem__) for each in (most, expected))
         if rounds_left > 1:
             wanted = [*((x, 0.0) for x in begun), *((x, expected[x]) for x in short)]
@@ -289,7 +292,8 @@ class FetchSchedule:
             fitting = lane.elements_in_bytes(nbytes - min_table_bytes)
         wanted += [(x, most[x]) for x in short]
         left = sum(lane.elements(size) for size in expected.values())
-        room = min(fitting, _useful_elements(left, rounds_left, fitting))
+        room = fitting if rounds_left <= 1 else _useful_elements(left, rounds_left, fitting)
+        room = min(fitting, room)
         guaranteed = lane.elements(max(least, domain.max_bytes / max(1, self.rounds - 1)))
         most_bytes = min(tuning.MAX_PIECE_BYTES_SHARE * nbytes, nbytes - min_table_bytes)
         room = max(room, min(guaranteed, lane.elements_in_bytes(most_bytes)))

@@ -143,6 +143,14 @@ def test_no_other_result_depends_on_an_item_that_takes_no_part_in_the_fit() -> N
     assert together.heavy[:-2] == pytest.approx(alone.heavy, rel=1e-9)
     assert together.hidden_heavy == pytest.approx(alone.hidden_heavy, rel=1e-9)
     assert 0.1 < together.heavy[-2] < 0.5
+    samples = np.append(
+        np.random.default_rng(3).zipf(1.6, 60).clip(5, 400), 2
+    )  # the last is faint, and not listed
+    hidden = [
+        posterior(s * 16.0, s * 240.0, 19.5, 1 / 16, 5 / s, 0.5).hidden_heavy
+        for s in (samples[:-1], samples)
+    ]
+    assert hidden[0] == pytest.approx(hidden[1], rel=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -263,6 +263,16 @@ def test_strings_of_what_is_heavy_are_fetched_and_of_nothing_else(
     assert min(truth[item] for item in fetched) > 25
 
 
+@pytest.mark.parametrize(("size", "rounds"), [(600, 5), (150, 2)])
+def test_strings_that_are_all_long_are_named_in_few_rounds(size: int, rounds: int) -> None:
+    texts = [f"{number:05} " * (size // 6) for number in range(20)]
+    asked = question(domain=Hashed(max_bytes=1000 if rounds > 2 else 200), message_bytes=35_000)
+    held = [[[{text: 1} for text in texts for _ in range(40)]]] * rounds
+    *_, last = run_study(MECHANISM, asked, TERMS, held, random.Random(1), planned=rounds)
+    heavy = MECHANISM.final_estimates(asked, last.study_state)
+    assert {each.item for each in heavy} == set(texts)
+
+
 def test_a_long_string_that_is_found_in_the_round_before_the_last_is_named() -> None:
     texts = [f"{number}: {'an item of many words; ' * 10}" for number in range(5)]
     early, late = ([{x: 1} for x in each for _ in range(200)] for each in (texts[1:], texts))

@@ -21,7 +21,7 @@ from protocol.mechanisms.tracked.split_counters import (
     classes_of,
     counters_needed,
 )
-from protocol.mechanisms.tracked.thinned_counts import class_limit
+from protocol.mechanisms.tracked.thinned_counts import LEVELS, class_limit
 from protocol.mechanisms.tracked.window_posterior import read_thinned
 from protocol.numerics.array_types import Floats, Integers
 from protocol.randomness import seeded_words
@@ -240,6 +240,26 @@ def _posterior(counts: Integers, thinned: Integers) -> tuple[Floats, bool, int]:
     likeliest = columns.sum(axis=1).tolist().index(int(weights.argmax()))
     windows = np.flatnonzero(weights > 1e-4 * weights.sum()) - len(counts)
     return marginals, bool(squares[likeliest] <= 30), abs(windows).max()
+
+
+@pytest.mark.parametrize("items", [1, 20])
+def test_of_several_counters_each_has_an_error_if_a_window_is_missing(items: int) -> None:
+    """Rises to 2,115 and to p + 8 have the same sums as rises to p + 2,115 and to 8."""
+    p, means = 21_157, np.full(items, 5.0)
+    counts = np.array([2_115, 8, *[5] * 18])[:items]
+    thinned = (
+        np.round((counts.sum() + p) / 2.0 ** np.array([bits for _, bits in LEVELS])).astype(
+            np.int64
+        )
+        % p
+    )
+    read = read_thinned(counts, p, means, np.full(items, 3.0), thinned)
+    assert (read.counts - counts).sum() == p
+    if items == 1:
+        assert read.squared_errors is None
+    else:
+        assert read.squared_errors is not None
+        assert (6 * np.sqrt(read.squared_errors) >= p * 0.999).all()
 
 
 @pytest.mark.parametrize("seed", range(12))
