@@ -87,10 +87,9 @@ class StudyPoint:
     def coordinates(self) -> list[float]:
         """Return logarithms of ratios that determine F1, most of all of threshold and sampling."""
         load = self.tokens / self.words
-        pieces = math.ceil((self.item_bytes + 1) / self.piece_bytes)
         ratios = (
             *(self.threshold / load, load, self.words),
-            *(self.contribution, self.piece_bytes, pieces),
+            *(self.contribution, self.max_bytes / self.rounds, self.item_bytes),
         )
         return [*np.log(ratios).tolist(), 1 / self.rounds, self.zipf]
 
