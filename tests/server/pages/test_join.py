@@ -113,7 +113,7 @@ async def test_who_has_the_link_to_a_closed_service_reads_this_page_only(closed:
 def test_the_mechanisms_of_browsers_are_those_that_javascript_encodes() -> None:
     listed = re.search(r"const ENCODERS = \{(.*?)\};", ENCODERS.read_text(), re.DOTALL)
     assert listed
-    encoded = {*re.findall(r'^ +"?([a-z-]+)"?[:,]', listed[1], re.MULTILINE)}
+    encoded = {*re.findall(r'(?:^|,)\s*"?([a-z-]+)', listed[1])}
     assert encoded == {name for name, each in SUM_MECHANISMS.items() if each.is_in_javascript}
 
 
