@@ -197,11 +197,10 @@ def _useful_elements(left: float, rounds_left: int, fitting: int) -> int:
     known strings take a part x of the room in all rounds left. More items will come, so strings
     come first up to 1 + x times the even rate, twice at most. For example, 200 strings of 4
     elements are missing with 20 rounds left: 40 elements in each. Of 100 that fit, x = 0.4, and 56
-    are useful. In the last round no cell gains anything, and strings may be longer than expected.
+    are useful.
     """
-    rate = left / max(1, rounds_left)
-    share = min(1.0, rate / max(1, fitting)) if rounds_left > 1 else 1.0
-    return math.ceil(rate * (1 + share))
+    rate = left / rounds_left
+    return math.ceil(rate * (1 + min(1.0, rate / max(1, fitting))))
 
 
 def _shares(wanted: Iterable[tuple[str, int]], room: int) -> dict[str, int]:
@@ -287,13 +286,12 @@ class FetchSchedule:
         if rounds_left > 1:
             wanted = [*((x, 0.0) for x in begun), *((x, expected[x]) for x in short)]
             fitting = lane.elements_in_bytes(nbytes - readable_table_bytes)
-        else:
+            left = sum(lane.elements(size) for size in expected.values())
+            room = min(fitting, _useful_elements(left, rounds_left, fitting))
+        else:  # No cell gains anything, and strings may be longer than expected.
             wanted = [(x, 2 * expected[x]) for x in short]
-            fitting = lane.elements_in_bytes(nbytes - min_table_bytes)
+            room = lane.elements_in_bytes(nbytes - min_table_bytes)
         wanted += [(x, most[x]) for x in short]
-        left = sum(lane.elements(size) for size in expected.values())
-        room = fitting if rounds_left <= 1 else _useful_elements(left, rounds_left, fitting)
-        room = min(fitting, room)
         guaranteed = lane.elements(max(least, domain.max_bytes / max(1, self.rounds - 1)))
         most_bytes = min(tuning.MAX_PIECE_BYTES_SHARE * nbytes, nbytes - min_table_bytes)
         room = max(room, min(guaranteed, lane.elements_in_bytes(most_bytes)))

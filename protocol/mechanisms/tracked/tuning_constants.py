@@ -24,15 +24,18 @@ MIN_BREAK_JUMP_PER_DRIFT = 2.0  # smallest jump of a break, in multiples of the 
 BREAK_Z_SCORE = 5.0
 # Cap of a square, in multiples of its expectation, so that few items make no break. Among items
 # with one token per round a break moved capped means, but almost never the median of squares.
+# The value is not measured.
 MAX_SQUARE_PER_EXPECTED = 9.0
 MAX_BREAKS = 8  # breaks of a study
 MAX_BREAK_JUMP = 3.0  # largest jump of a rate at a break, in multiples of its mean
 
 # Rates of items (`rate_filter.py`).
 
-FIRST_RATE_SD = 3.0  # of the prior of an item's first rate, in multiples of its mean
+# Standard deviation of the prior of an item's first rate, in multiples of its mean.
+FIRST_RATE_SD = 3.0
 # Standard deviations beyond which one item has jumped by itself, which a normal variable exceeds
 # with probability 1e-3. Without jumps, a late item had 8,000 tokens published as 12,000 +- 400.
+# The value is not measured.
 ITEM_JUMP_Z_SCORE = 3.3
 # Counts of few tokens are skewed: this part of the surprise (1 / divisor) adds to the variance.
 SKEW_DIVISOR = 3
@@ -72,7 +75,8 @@ MIN_PRIME, PRIME_STEP, MAX_NUMBER_BITS = 61, 1.3, 32
 CLASS_SURPRISE, TABLE_SURPRISE = 14.2, 30.0
 # Log-odds against other numbers of windows below which these are weighed, or a table is not read.
 CLASS_LOG_ODDS, TABLE_LOG_ODDS = 7.0, 3.0
-MAX_CLASS_RATIO = 16  # of expected counts in a class: the prior favours the largest 64 times
+# Expected counts of a class differ up to this ratio: the prior favours the largest 64 times.
+MAX_CLASS_RATIO = 16
 
 # Posterior of counts outside their windows (`window_posterior.py`).
 
@@ -90,10 +94,11 @@ MIN_READING_PROBABILITY = 0.999  # posterior of a set of moves that is treated a
 # Forecast of totals (`forecast.py`).
 
 # Items with numbers in the study state; beyond them, the rarest are evicted. From 4,096 to 16,384,
-# F1 rises from 0.948 to 0.957 on domains with a sudden change (4,770 words), for 100 MB and seconds
-# per round.
+# F1 rose from 0.948 to 0.957 on domains with a sudden change (4,770 words), for 100 MB and seconds
+# per round, when rounds had sketches of untracked items. Without them it is not measured.
 MAX_REMEMBERED_ITEMS = 2**14
-MAX_EVICTED_KEYS = 2**16  # that help to read stuck tables; more keys take seconds
+# Keys of evicted items that help to read stuck tables; more keys take seconds.
+MAX_EVICTED_KEYS = 2**16
 EVICT_Z_SCORE = 6.0  # standard errors below the threshold at which an item may be evicted
 # Standard errors below the threshold at which an item loses its counter. 2.5 and 3 were within the
 # noise of five runs on four populations.
@@ -112,6 +117,7 @@ MAX_SLIP_BITS = 4  # bits by which a slip widens a counter at most
 TABLE_MARGIN_SDS = 1.0  # standard deviations of the number of keys that a table keeps free
 MAX_T_FACTOR = 3.0  # factor by which t per device changes at most
 # Fraction of all tokens that an unknown item may hold: the last sample does not bound a new item.
+# The value is not measured.
 NEW_ITEM_TOKEN_SHARE = 0.125
 # Factor by which values may exceed their expectation before a table cannot be read.
 VALUE_HEADROOM = 4.0
@@ -123,7 +129,8 @@ SINGLETON_LIMIT = 1.5  # sampled tokens below which a key counts as sampled once
 # Strings of hashed domains (`string_fetching.py`).
 
 MIN_PIECE_BYTES = 6  # URLs of 1,465 words: F1 0.917, and 0.906 with 9
-EXPECTED_STRING_BYTES = 64  # of a string before any other is known
+# A string is expected to have as many bytes before any other is known.
+EXPECTED_STRING_BYTES = 64
 MAX_COUNTER_BYTES_SHARE = 0.75  # fraction of a round's bytes that counters may take
 MAX_T_FACTOR_FOR_STRINGS = 2.0  # factor by which a round's strings may raise t
 MAX_PIECE_BYTES_SHARE = 0.5  # fraction of the bytes without counters that one piece may take
