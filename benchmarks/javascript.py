@@ -16,6 +16,7 @@ renderer has for itself at its peak, beyond that of an empty page, if it makes a
 """
 
 import gzip
+import json
 import os
 import re
 import shutil
@@ -62,7 +63,7 @@ def tracked_plan() -> dict[str, Any]:
         )
         plan = mechanism.first_plan(question, terms, "benchmark", 10, Random(1))
         if sum(lane.length for lane in mechanism.ring(plan).lanes) >= _ELEMENTS:
-            document: dict[str, Any] = plan.model_dump(mode="json")
+            document: dict[str, Any] = json.loads(plan.canonical_text())
             return document
     raise AssertionError("no message has so many elements")
 
