@@ -109,12 +109,12 @@ def _packed(headers: dict[str, str]) -> list[RawHeader]:
     return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
 
 
-def accepted_ranges(scope: Scope) -> dict[str, float]:
-    """Return the weight of each range, with its parameters, in a request's Accept fields.
+def accepted_ranges(scope: Scope, header: bytes = b"accept") -> dict[str, float]:
+    """Return the weight of each range, with its parameters, in a request's fields of a header.
 
     A weight that is not a number from 0 to 1 counts as 0. Without a field everything is accepted.
     """
-    fields = b",".join(value for name, value in scope["headers"] if name == b"accept")
+    fields = b",".join(value for name, value in scope["headers"] if name == header)
     weights = dict[str, float]()
     for entry in fields.decode("latin-1").split(","):
         weight = _WEIGHT_PARAMETER.search(entry)

@@ -26,6 +26,7 @@ from server.db.store import Store
 from server.errors import not_found
 from server.http.auth import SHARED_PREFIX
 from server.http.path_prefix import path_prefix
+from server.http.response_headers import accepted_ranges
 from server.pages import formatting
 from server.pages.charts.drawing import Chart
 from server.principals import ANONYMOUS, VISITOR, Permission, Principal
@@ -55,9 +56,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """A file that pages load."""
+    """A file that pages load; `packed` is its Brotli form, if the folder has one."""
 
     body: bytes
+    packed: bytes | None
     media_type: str
     digest: bytes  # SHA-256
 
@@ -72,8 +74,9 @@ def assets() -> Mapping[str, Asset]:
     by_name = {}
     for file in (Path(__file__).parent / "static").rglob("*"):
         if (media_type := MEDIA_TYPES.get(file.suffix)) is not None:
-            body = file.read_bytes()
-            by_name[file.name] = Asset(body, media_type, sha256(body).digest())
+            body, packed = file.read_bytes(), Path(f"{file}.br")
+            brotli = packed.read_bytes() if packed.exists() else None
+            by_name[file.name] = Asset(body, brotli, media_type, sha256(body).digest())
     return by_name
 
 
@@ -83,13 +86,17 @@ def url_of(name: str) -> str:
 
 
 @router.api_route("/{name}", methods=["GET", "HEAD"])
-async def get_asset(name: str, v: str = "") -> Response:
-    """Return a script, a style or an image."""
+async def get_asset(name: str, request: Request, v: str = "") -> Response:
+    """Return a script, a style or an image, packed if it is stored so and the client accepts it."""
     asset = assets().get(name)
     if asset is None:
         raise not_found("file")
-    caching = _IMMUTABLE if v == asset.version else "no-cache"
-    return Response(asset.body, 200, {"Cache-Control": caching}, asset.media_type)
+    headers = {"Cache-Control": _IMMUTABLE if v == asset.version else "no-cache"}
+    headers |= {"Vary": "Accept-Encoding"} if asset.packed else {}
+    if asset.packed and accepted_ranges(request.scope, b"accept-encoding").get("br"):
+        headers |= {"Content-Encoding": "br"}
+        return Response(asset.packed, 200, headers, asset.media_type)
+    return Response(asset.body, 200, headers, asset.media_type)
 
 
 _TEMPLATES = Environment(

@@ -169,7 +169,7 @@ def test_a_wheel_has_our_packages_as_they_are_now_with_their_types(tmp_path: Pat
         *("blindtally", "client", "protocol", "secagg", "server")
     }
     assert "protocol/old.py" not in names
-    suffixes = {".pyi", ".html", ".mako", ".gz", ".js", ".json"}
+    suffixes = {".br", ".pyi", ".html", ".mako", ".gz", ".js", ".json"}
     assert {Path(name).suffix for name in names} >= suffixes
 
 

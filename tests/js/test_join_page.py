@@ -45,7 +45,7 @@ N = FLEET + IN_NODE + len(ENTERED)
 TERMS = Terms(cohort_size=N, minimum=3, sum="one-shot", committee=COMMITTEE)
 LIMITS: dict[str, Any] = {"min_cohort": 3, "min_threshold": 1, "accept_exact_estimates": True}
 LIMITS |= {"trust_server_identities": True, "committee": MEMBERS}
-COUNTED = "This browser was counted"
+COUNTED, ENCODING = "This browser was counted", "content-encoding"
 # What happens to a page's message: nothing, its answer is lost, or the message is. The last page is
 # the example.
 LOSSES = None, None, Route.fetch, Route.abort
@@ -159,8 +159,11 @@ def test_browsers_node_and_python_are_counted_once_in_an_exact_sum_although_page
         contexts = [phone(browser) for _ in ENTERED]
         forgetful = contexts[LOSSES.index(None)]
         forgetful.add_init_script("Object.defineProperty(window, 'localStorage', {value: null})")
+        encodings = list[str | None]()
+        contexts[0].on("response", lambda got: encodings.append(got.headers.get(ENCODING)))
         page = open_page(contexts[0], link)
         assert faults(page) == []
+        assert encodings.count("br") == 1  # the bundle
         send(page, ("pear", "kiwi"))
         expect(page.get_by_role("status")).to_have_text(
             "Nothing was sent. The study does not ask for: kiwi", timeout=20_000

@@ -102,12 +102,8 @@ async def test_a_round_counts_each_device_in_javascript_once_although_some_are_k
         study, second = [create(analyst, name, signer.public.hex()) for name in ("one", "two")]
         policy = LIMITS | {"registrar": signer.public.hex(), "committee": [*map(bytes.hex, KEYS)]}
         known: dict[str, Any] = {"url": service.url, "study": study.id, "policy": policy}
-        known |= {
-            "wait": 60,
-            "token": service.token,
-            "registrar": address,
-            "registrarToken": "real",
-        }
+        known |= {"wait": 60, "token": service.token}
+        known |= {"registrar": address, "registrarToken": "real"}
 
         async def takes_part(index: int, **changes: Any) -> Any:
             request = known | {"folder": str(tmp_path / f"{index}"), "items": held[index]} | changes

@@ -38,18 +38,23 @@ async def test_browsers_cache_an_asset_forever_under_its_address(served: Served)
     for name, asset in assets().items():
         response = await served.client.get(url_of(name))
         assert (response.status_code, response.content) == (200, asset.body)
+        assert "content-encoding" not in response.headers
         assert "immutable" in response.headers["cache-control"]
         assert response.headers["x-content-type-options"] == "nosniff"
     old = await served.client.get("/static/app.js?v=before")
     assert old.headers["cache-control"] == "no-cache"
 
 
+async def test_who_accepts_brotli_receives_the_packed_bundle(served: Served) -> None:
+    url, packed = url_of("blindtally-device.js"), assets()["blindtally-device.js"].packed
+    for accepted, encoding in {"gzip, br": "br", "br;q=0, *": None, "gzip": None}.items():
+        response = await served.client.get(url, headers={"Accept-Encoding": accepted})
+        assert response.headers.get("content-encoding") == encoding
+        assert response.headers["vary"] == "Accept-Encoding"
+        assert (response.content == packed) == (encoding == "br")
+
+
 async def test_no_other_file_is_served(served: Served) -> None:
-    for name in (
-        "vendored.toml",
-        "LICENSE.htmx.txt",
-        "..%2Frendering.py",
-        "%2Fetc%2Fpasswd",
-        "none.js",
-    ):
+    files = "vendored.toml", "LICENSE.htmx.txt", "..%2Frendering.py", "blindtally-device.js.br"
+    for name in (*files, "%2Fetc%2Fpasswd", "none.js"):
         assert (await served.client.get(f"/static/{name}")).status_code == 404
