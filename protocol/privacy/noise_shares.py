@@ -135,16 +135,6 @@ def tail_bound(variance: float, tail: float) -> int:
     return first_true(suffices, high // 2 + 1, high)
 
 
-def absolute_sum_bound(variance: float, cells: int, tail: float) -> int:
-    """Return an integer that the absolute noise of `cells` exceeds with probability `tail`.
-
-    By Chernoff, since E e^(u |Z|) <= 2 e^(s (cosh u - 1)), with the u that makes both parts of the
-    exponent equal.
-    """
-    part = math.log(2) - math.log(tail) / cells
-    return math.ceil(2 * cells * part / math.acosh(1 + part / variance))
-
-
 def _poisson_of_one(chance: RandomWords, count: int) -> Integers:
     drawn = np.empty(count, np.int64)
     pending = np.arange(count)

@@ -22,13 +22,14 @@ Source: [Charikar02] for signs and medians; [CormodeMuthukrishnan05] for rows of
 without signs; [Wu23] for locations that stay while signs change from sum to sum.
 """
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from protocol.hashing import HashFamily, fast_range
 from protocol.numerics.array_types import Floats, Indices, Integers, Keys
-from protocol.privacy.noise_shares import absolute_sum_bound, tail_bound
+from protocol.privacy.noise_shares import tail_bound
 from protocol.reference_mechanisms.median_estimates import (
     MedianEstimates,
     RowEstimates,
@@ -165,6 +166,16 @@ class CountSketch:
             >> np.arange(self.rows, dtype=np.uint64)[:, np.newaxis]
         )
         return 1 - 2 * (bits & np.uint64(1)).astype(np.int64)
+
+
+def absolute_sum_bound(variance: float, cells: int, tail: float) -> int:
+    """Return an integer that the absolute noise of `cells` exceeds with probability `tail`.
+
+    By Chernoff, since E e^(u |Z|) <= 2 e^(s (cosh u - 1)), with the u that makes both parts of the
+    exponent equal.
+    """
+    part = math.log(2) - math.log(tail) / cells
+    return math.ceil(2 * cells * part / math.acosh(1 + part / variance))
 
 
 def _size_fault(counts: Integers, most: int) -> str | None:

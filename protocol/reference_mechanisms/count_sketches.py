@@ -43,7 +43,6 @@ from protocol.estimation.estimates import (
     estimates_of_values,
     normal_interval,
 )
-from protocol.estimation.measured_noise import MeasuredNoise, posterior_with_noise
 from protocol.histograms import Histogram, keyed_histograms
 from protocol.mechanism import Answer, SumMechanism
 from protocol.mechanisms.central.release_design import (
@@ -62,6 +61,7 @@ from protocol.privacy.release import Release
 from protocol.question_and_plan import Plan, SumQuestion, Terms
 from protocol.randomness import RandomWords
 from protocol.reference_mechanisms.count_sketch import MAX_ROWS, CountSketch, cell_modulus
+from protocol.reference_mechanisms.measured_noise import MeasuredNoise, posterior_with_noise
 from protocol.round_sizes import max_elements, message_bytes
 from protocol.study_state import StudyState
 from secagg.ring import Lane, Ring, Vector

@@ -10,9 +10,7 @@ from scipy.stats import skellam
 from protocol.privacy import noise_shares
 from protocol.privacy.noise_shares import (
     NoiseShares,
-    absolute_sum_bound,
     signed_residues,
-    simulate_skellam_sum,
     tail_bound,
 )
 from protocol.randomness import RandomWords
@@ -121,17 +119,6 @@ def test_noise_rarely_exceeds_its_bound() -> None:
     widest = tail_bound(180.0, 2.0**-64)
     assert 2 * skellam.sf(widest, 90, 90) < 2.0**-64
     assert widest < 11 * np.sqrt(180)
-
-
-@pytest.mark.parametrize("variance", [2.0**-10, 0.5, 30.0, 10_000.0])
-@pytest.mark.parametrize("cells", [2, 100])
-def test_absolute_noise_rarely_exceeds_its_bound(variance: float, cells: int) -> None:
-    """Draw 2,000 sums: 30 or more exceed a bound of one in 200 with probability 1e-6."""
-    rng = np.random.default_rng(5)
-    sums = [int(np.abs(simulate_skellam_sum(rng, variance, cells)).sum()) for _ in range(2000)]
-    bound = absolute_sum_bound(variance, cells, 1 / 200)
-    assert sum(total > bound for total in sums) < 30
-    assert bound < 10 + 4 * cells * max(variance, 1) ** 0.5  # and it is not without use
 
 
 def test_simulated_sums_have_the_law_of_shares() -> None:

@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.reference_mechanisms.count_sketch import CountSketch, cell_modulus
+from protocol.privacy.noise_shares import simulate_skellam_sum
+from protocol.reference_mechanisms.count_sketch import (
+    CountSketch,
+    absolute_sum_bound,
+    cell_modulus,
+)
 from secagg.oneshot.moduli import PAIRWISE, Moduli
 
 SEED, OTHER_SEED = bytes(range(32)), bytes(32)
@@ -116,3 +121,14 @@ def test_cells_hold_everybodys_counts() -> None:
 def test_impossible_shapes_are_refused(shape: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="rows"):
         CountSketch(*shape, chunks=1, max_count=9, location_seed=SEED)
+
+
+@pytest.mark.parametrize("variance", [2.0**-10, 0.5, 30.0, 10_000.0])
+@pytest.mark.parametrize("cells", [2, 100])
+def test_absolute_noise_rarely_exceeds_its_bound(variance: float, cells: int) -> None:
+    """Draw 2,000 sums: 30 or more exceed a bound of one in 200 with probability 1e-6."""
+    rng = np.random.default_rng(5)
+    sums = [int(np.abs(simulate_skellam_sum(rng, variance, cells)).sum()) for _ in range(2000)]
+    bound = absolute_sum_bound(variance, cells, 1 / 200)
+    assert sum(total > bound for total in sums) < 30
+    assert bound < 10 + 4 * cells * max(variance, 1) ** 0.5  # and it is not without use

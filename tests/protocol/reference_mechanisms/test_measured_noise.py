@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from protocol.estimation.empirical_bayes import Posterior, normal_posterior
-from protocol.estimation.measured_noise import MeasuredNoise, posterior_with_noise
 from protocol.numerics.array_types import Floats
+from protocol.reference_mechanisms.measured_noise import MeasuredNoise, posterior_with_noise
 
 _ITEMS, _KEYS_OF_NOBODY, _THRESHOLD = 20_000, 2**14, 49.5
 

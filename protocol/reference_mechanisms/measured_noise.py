@@ -11,8 +11,8 @@ f is the density of the scores of nobody in their own deviations. It is a kernel
 Student's distribution. In the tails a kernel is as wide as the distance to the score of about twice
 its rank: this is small if the noise is normal, and grows with the score in a heavy tail. Scores
 with a large deviation have another f than those with a small one, so f is estimated in classes of
-deviations. The prior of counts is fitted as in `empirical_bayes.py`, with one cell more for items
-that nobody holds.
+deviations. The prior of counts is fitted as in `protocol/estimation/empirical_bayes.py`, with one
+cell more for items that nobody holds.
 
 Source: adaptive kernels are from [Silverman86]; noise that is measured on such keys is ours.
 """
