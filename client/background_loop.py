@@ -27,7 +27,8 @@ class BackgroundLoop:
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run `work` in the background, and return its future result; cancelling it stops it."""
         with self._lock:
-            if self._running is None:
+            # In a child after a fork, the thread of the parent is dead.
+            if self._running is None or not self._running[1].is_alive():
                 loop = asyncio.new_event_loop()
                 self._running = loop, Thread(target=loop.run_forever, name=self._name, daemon=True)
                 self._running[1].start()
@@ -43,6 +44,14 @@ class BackgroundLoop:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
+
+
+def result_of(part: Future[T]) -> T:
+    """Return the result of work in the background; an interrupt, such as Ctrl-C, stops it."""
+    try:
+        return part.result()
+    finally:
+        part.cancel()
 
 
 async def _cancel_others() -> None:

@@ -323,11 +323,10 @@ class Analyst:
         key: str | None = None,
         *,
         patience: float = DEFAULT_PATIENCE_SECONDS,
-        transport: httpx.BaseTransport | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
         waits_for_start: bool = False,
     ) -> None:
-        self._sender = sender.Sender(url, key, patience, transport)
-        self._sender.has_answered = waits_for_start
+        self._sender = sender.Sender(url, key, patience, transport, has_answered=waits_for_start)
 
     def __repr__(self) -> str:
         return f"<Analyst at {self._sender.shown_url}{', closed' * self._sender.is_closed}>"

@@ -327,8 +327,9 @@ class AsyncAnalyst:
         transport: httpx.AsyncBaseTransport | None = None,
         waits_for_start: bool = False,
     ) -> None:
-        self._sender = async_sender.AsyncSender(url, key, patience, transport)
-        self._sender.has_answered = waits_for_start
+        self._sender = async_sender.AsyncSender(
+            url, key, patience, transport, has_answered=waits_for_start
+        )
 
     def __repr__(self) -> str:
         return f"<AsyncAnalyst at {self._sender.shown_url}{', closed' * self._sender.is_closed}>"

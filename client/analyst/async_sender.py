@@ -31,7 +31,7 @@ from client.errors import (
 )
 from client.http.address_and_retries import check_patience, repeated, shown_url
 from client.http.exchange import Body, check_encoding, whole_response
-from client.http.transport import async_within
+from client.http.transport import within
 from protocol.api.events import Event, EventKind
 
 P = ParamSpec("P")
@@ -42,13 +42,19 @@ class AsyncSender:
     """Sends requests to the service at `url`, with an API key unless the service is open."""
 
     def __init__(
-        self, url: str, key: str | None, patience: float, transport: httpx.AsyncBaseTransport | None
+        self,
+        url: str,
+        key: str | None,
+        patience: float,
+        transport: httpx.AsyncBaseTransport | None,
+        *,
+        has_answered: bool = False,
     ) -> None:
         options = client_options(url, key, has_transport=transport is not None)
         self._http = httpx.AsyncClient(transport=transport, **options)
         self.shown_url = shown_url(url)
         self._patience = check_patience(patience)
-        self.has_answered = False  # before that, the address may be wrong
+        self.has_answered = has_answered  # before that, the address may be wrong
 
     async def send(self, request: ApiRequest[T]) -> T:
         """Return the answer to a request.
@@ -87,7 +93,7 @@ class AsyncSender:
     async def _open(self, **arguments: Any) -> httpx.Response:  # noqa: ANN401 - those of httpx
         """Return a response, whose body is not read yet."""
         request = self._http.build_request(**arguments)
-        response = await async_within(HEAD_SECONDS, lambda: self._http.send(request, stream=True))
+        response = await within(HEAD_SECONDS, lambda: self._http.send(request, stream=True))
         self.has_answered = True
         return response
 

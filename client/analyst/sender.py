@@ -1,183 +1,67 @@
-# Generated from async_sender.py by `make generate`; do not edit.
-"""Sends an analyst's requests in a thread, and repeats those that fail for the moment."""
+"""Sends an analyst's requests for a program without an event loop: each call waits for its answer.
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, suppress
-from typing import Any, ParamSpec, TypeVar
+The asynchronous sender works in a thread that all analysts of a process share. The thread ends with
+the program.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Final, TypeVar
 
 import httpx
-from httpx_sse import EventSource
 
-from client.analyst.requests import (
-    HEAD_SECONDS,
-    MAX_ANSWER_BYTES,
-    MAX_LIST_ROWS,
-    RECONNECT_SECONDS,
-    ApiRequest,
-    EventCursor,
-    EventLimit,
-    PagedRequest,
-    client_options,
-    refusing_unreadable,
-)
+from client.analyst.async_sender import AsyncSender
+from client.analyst.requests import ApiRequest, EventCursor, PagedRequest
 from client.analyst.result_table import ResultTable
-from client.errors import (
-    AnalystClosedError,
-    NotFoundError,
-    UnreadableAnswerError,
-    WrongStateError,
-    check_response,
-    http_errors_as_unreachable,
-)
-from client.http.address_and_retries import check_patience, repeated, shown_url
-from client.http.exchange import Body, check_encoding, whole_response
-from client.http.transport import within
-from protocol.api.events import Event, EventKind
+from client.background_loop import BackgroundLoop, result_of
+from protocol.api.events import Event
 
-P = ParamSpec("P")
 T = TypeVar("T")
+
+_BACKGROUND: Final = BackgroundLoop("blindtally analyst")
 
 
 class Sender:
-    """Sends requests to the service at `url`, with an API key unless the service is open."""
+    """An `AsyncSender` whose methods wait; arguments and errors are the same."""
 
     def __init__(
-        self, url: str, key: str | None, patience: float, transport: httpx.BaseTransport | None
+        self,
+        url: str,
+        key: str | None,
+        patience: float,
+        transport: httpx.AsyncBaseTransport | None,
+        *,
+        has_answered: bool = False,
     ) -> None:
-        options = client_options(url, key, has_transport=transport is not None)
-        self._http = httpx.Client(transport=transport, **options)
-        self.shown_url = shown_url(url)
-        self._patience = check_patience(patience)
-        self.has_answered = False  # before that, the address may be wrong
-
-    def send(self, request: ApiRequest[T]) -> T:
-        """Return the answer to a request.
-
-        Raises:
-            AnalystClosedError: after `close`.
-            ServiceError: if the service refuses it.
-            ServiceUnreachableError: if the service is out of reach for too long.
-        """
-        self._check_open()
-        tries = 0
-
-        def send_again(request: ApiRequest[T]) -> T:
-            nonlocal tries
-            tries += 1
-            try:
-                return self._send_once(request)
-            except NotFoundError:
-                if request.method == "DELETE" and tries > 1:  # the answer before was lost
-                    return request.parse(b"")
-                raise
-
-        with http_errors_as_unreachable():
-            return self._repeated(send_again)(request)
-
-    def _repeated(self, function: Callable[P, T]) -> Callable[P, T]:
-        return repeated(
-            function, self._patience, announced=self.shown_url, is_known=lambda: self.has_answered
-        )
-
-    def _send_once(self, request: ApiRequest[T]) -> T:
-        response = self._open(**request.arguments)
-        with refusing_unreadable(response):
-            return request.read(self._read_whole(response))
-
-    def _open(self, **arguments: Any) -> httpx.Response:  # noqa: ANN401 - those of httpx
-        """Return a response, whose body is not read yet."""
-        request = self._http.build_request(**arguments)
-        response = within(HEAD_SECONDS, lambda: self._http.send(request, stream=True))
-        self.has_answered = True
-        return response
-
-    def _read_whole(self, response: httpx.Response) -> httpx.Response:
-        with closing(response):
-            body = Body(response, MAX_ANSWER_BYTES)
-            for chunk in _chunks(response):
-                body.add(chunk)
-        return whole_response(response, body.content)
-
-    def rows(self, listing: PagedRequest[T]) -> Iterator[T]:
-        after, count = listing.after, 0
-        while True:
-            before = after
-            rows, after = self.send(listing.page(before))
-            count += len(rows)
-            if count > MAX_LIST_ROWS:
-                reason = f"more than {MAX_LIST_ROWS:,} rows"
-                raise UnreadableAnswerError.at(listing.path, reason=reason)
-            yield from rows
-            if listing.next_page(rows, before, after) is None:
-                return
-
-    def table(self, listing: PagedRequest[T]) -> ResultTable[T]:
-        rows = list(self.rows(listing))
-        return ResultTable(rows, listing.columns, listing.threshold, listing.row_type)
-
-    def events(self, cursor: EventCursor) -> Iterator[Event]:
-        """Yield events as they happen, until the study ends.
-
-        Raises:
-            AnalystClosedError: after `close`.
-            NotFoundError: if the study does not exist.
-            ServiceUnreachableError: if the service is out of reach for too long.
-        """
-        while True:
-            self._check_open()
-            with ExitStack() as stack:
-                try:
-                    with http_errors_as_unreachable():
-                        source = self._repeated(self._open_stream)(stack, cursor)
-                except WrongStateError:  # the study has ended, and all its events were received
-                    return
-                # A broken stream is opened again below.
-                with suppress(httpx.TransportError), refusing_unreadable(source.response):
-                    for message in source.iter_sse():
-                        if (event := cursor.parse(message)) is not None:
-                            yield event
-                            if event.kind is EventKind.STUDY_ENDED:
-                                return
-            time.sleep(RECONNECT_SECONDS)
-
-    def _open_stream(self, stack: ExitStack, cursor: EventCursor) -> EventSource:
-        """Return the stream of the events after `cursor`; `stack` closes it."""
-        response = self._open(method="GET", url=cursor.path, headers=cursor.headers)
-        stack.enter_context(closing(response))
-        with refusing_unreadable(response):
-            if not response.is_success:
-                check_response(self._read_whole(response))
-            check_encoding(response)
-        if "text/event-stream" not in response.headers.get("content-type", ""):
-            raise UnreadableAnswerError.at(response.url)
-        events, status = _within_limit(response), response.status_code
-        headers, request = response.headers, response.request
-        return EventSource(httpx.Response(status, headers=headers, request=request, content=events))
+        self._sender = AsyncSender(url, key, patience, transport, has_answered=has_answered)
+        self.shown_url = self._sender.shown_url
 
     @property
     def is_closed(self) -> bool:
-        return self._http.is_closed
+        return self._sender.is_closed
 
-    def _check_open(self) -> None:
-        if self.is_closed:
-            raise AnalystClosedError
+    def send(self, request: ApiRequest[T]) -> T:
+        return result_of(_BACKGROUND.submit(self._sender.send(request)))
+
+    def rows(self, listing: PagedRequest[T]) -> Iterator[T]:
+        return _each(self._sender.rows(listing))
+
+    def table(self, listing: PagedRequest[T]) -> ResultTable[T]:
+        return result_of(_BACKGROUND.submit(self._sender.table(listing)))
+
+    def events(self, cursor: EventCursor) -> Iterator[Event]:
+        return _each(self._sender.events(cursor))
 
     def close(self) -> None:
-        self._http.close()
+        result_of(_BACKGROUND.submit(self._sender.close()))
 
 
-def _within_limit(response: httpx.Response) -> Iterator[bytes]:
-    """Yield the bytes of a stream of events, none of which is too long."""
-    limit = EventLimit()
-    for chunk in _chunks(response):
-        limit.add(chunk)
-        yield chunk
+def _each(rows: AsyncIterator[T]) -> Iterator[T]:
+    """Yield the `rows`, which the background thread closes if no more of them are wanted."""
 
+    async def following() -> tuple[T, ...]:
+        async for row in rows:
+            return (row,)
+        return ()
 
-def _chunks(response: httpx.Response) -> Iterator[bytes]:
-    """Yield the bytes of a body as they arrive; of a test's transport, they may all be here."""
-    if response.is_closed:
-        yield response.content
-        return
-    yield from response.iter_raw()
+    while arrived := result_of(_BACKGROUND.submit(following())):
+        yield from arrived

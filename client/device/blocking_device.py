@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from client.background_loop import BackgroundLoop
+from client.background_loop import BackgroundLoop, result_of
 from client.lazy_modules import LazyModule
 
 if TYPE_CHECKING:  # the models of all mechanisms take half a second to import
@@ -38,8 +38,6 @@ else:
     encoding = LazyModule("client.device.encoding")
     repeated_participation = LazyModule("client.device.repeated_participation")
     take_part = LazyModule("client.device.take_part")
-
-T = TypeVar("T")
 
 
 class Device:
@@ -100,7 +98,7 @@ class Device:
         Options (`study`, `collection`, `wait`, `serve_on_committee`, `on_progress`) and errors are
         those of the function `take_part`. Ctrl-C drops the device out.
         """
-        return self._result(self.start(items, **options))
+        return result_of(self.start(items, **options))
 
     def start(
         self, items: Items, **options: Unpack[PassOptions]
@@ -139,18 +137,11 @@ class Device:
             items=items, every=every, timeout=timeout, **self._options, **changed, **options
         )
         with suppress(KeyboardInterrupt):  # the usual end of such a program
-            self._result(self._background.submit(passes))
+            result_of(self._background.submit(passes))
 
     def close(self) -> None:
         """Drop out of the rounds in the background, and end the thread."""
         self._background.close()
-
-    @staticmethod
-    def _result(part: Future[T]) -> T:
-        try:
-            return part.result()
-        finally:
-            part.cancel()
 
 
 def _awaitable(function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:

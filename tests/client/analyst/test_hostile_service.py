@@ -7,11 +7,9 @@ import tracemalloc
 
 import pytest
 
-from client.analyst.analyst import Analyst
 from client.analyst.async_analyst import AsyncAnalyst
 from client.analyst.async_sender import AsyncSender
 from client.analyst.requests import EventCursor, EventLimit
-from client.analyst.sender import Sender
 from client.errors import ServiceError, ServiceUnreachableError, UnreadableAnswerError
 from client.http.exchange import parse_document
 from protocol.api.messages import StudyView
@@ -119,46 +117,33 @@ ANSWERS: dict[str, tuple[Answer, type[Exception], str]] = {
 def low_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("client.analyst.requests.MAX_ANSWER_VALUES", 2**20)
     monkeypatch.setattr("client.http.exchange.RESPONSE_TIMEOUT_SECONDS", 0.3)
-    for sender in ("sender", "async_sender"):
-        monkeypatch.setattr(f"client.analyst.{sender}.MAX_ANSWER_BYTES", 2**22)
-        monkeypatch.setattr(f"client.analyst.{sender}.HEAD_SECONDS", 0.5)
+    monkeypatch.setattr("client.analyst.async_sender.MAX_ANSWER_BYTES", 2**22)
+    monkeypatch.setattr("client.analyst.async_sender.HEAD_SECONDS", 0.5)
 
 
-async def ask(kind: type[Analyst | AsyncAnalyst], url: str) -> list[object]:
-    if kind is AsyncAnalyst:
-        async with AsyncAnalyst(url, "a-key", patience=0.2) as analyst:
-            return [each async for each in analyst.studies()]
-
-    def wait() -> list[object]:
-        with Analyst(url, "a-key", patience=0.2) as analyst:
-            return list(analyst.studies())
-
-    return await asyncio.to_thread(wait)
+async def ask(url: str) -> list[object]:
+    async with AsyncAnalyst(url, "a-key", patience=0.2) as analyst:
+        return [each async for each in analyst.studies()]
 
 
-@pytest.mark.parametrize("kind", [Analyst, AsyncAnalyst])
 @pytest.mark.parametrize("answer", ANSWERS)
 async def test_an_answer_beyond_its_limits_is_an_error_and_takes_little_memory(
-    answer: str, kind: type[Analyst | AsyncAnalyst]
+    answer: str,
 ) -> None:
     respond, error, reason = ANSWERS[answer]
     tracemalloc.start()
     try:
         async with serving(respond) as url, asyncio.timeout(20):
             with pytest.raises(error, match=reason):
-                await ask(kind, url)
+                await ask(url)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert peak < 48 * 2**20
 
 
-@pytest.mark.parametrize("kind", [Analyst, AsyncAnalyst])
-async def test_pages_that_never_end_are_an_error(
-    kind: type[Analyst | AsyncAnalyst], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for sender in ("sender", "async_sender"):
-        monkeypatch.setattr(f"client.analyst.{sender}.MAX_LIST_ROWS", 40)
+async def test_pages_that_never_end_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("client.analyst.async_sender.MAX_LIST_ROWS", 40)
     question = TrackedQuestion(
         threshold=5, contribution=1, domain=Utf8(max_bytes=3), message_bytes=3324
     )
@@ -173,11 +158,10 @@ async def test_pages_that_never_end_are_an_error(
 
     async with serving(page) as url, asyncio.timeout(20):
         with pytest.raises(UnreadableAnswerError, match="more than 40 rows"):
-            await ask(kind, url)
+            await ask(url)
     assert sent == 5
 
 
-@pytest.mark.parametrize("kind", [Sender, AsyncSender])
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
@@ -187,19 +171,11 @@ async def test_pages_that_never_end_are_an_error(
         (sends(b" " * 2**20, EVENTS, status=404, times=2**20), "more than 4194304 bytes"),
     ],
 )
-async def test_an_event_without_an_end_is_an_error(
-    kind: type[Sender | AsyncSender], answer: Answer, reason: str
-) -> None:
-    async def first(url: str) -> object:
-        if kind is AsyncSender:
-            events = AsyncSender(url, None, 0.2, None).events(EventCursor("s1", 0))
-            return [each async for each in events]
-        waiting = Sender(url, None, 0.2, None).events(EventCursor("s1", 0))
-        return await asyncio.to_thread(list, waiting)
-
+async def test_an_event_without_an_end_is_an_error(answer: Answer, reason: str) -> None:
     async with serving(answer) as url, asyncio.timeout(20):
+        events = AsyncSender(url, None, 0.2, None).events(EventCursor("s1", 0))
         with pytest.raises(UnreadableAnswerError, match=reason):
-            await first(url)
+            _ = [each async for each in events]
 
 
 def test_short_events_of_any_number_are_within_the_limit() -> None:
