@@ -14,7 +14,7 @@ from protocol.privacy.events import (
     SkellamNoiseEvent,
 )
 from protocol.privacy.ledger import Ledger
-from tests import reproduce_ledger
+from tools import reproduce_ledger
 
 LEVELS = SampleThresholdEvent(probability=0.145593, threshold=12, releases=10)
 COUNTS = SkellamNoiseEvent(variance=180.0, releases=10)

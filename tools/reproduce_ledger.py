@@ -1,7 +1,7 @@
 """Independent recomputation of the numbers in a ledger's statement.
 
     blindtally privacy STUDY --json statement.json
-    python tests/reproduce_ledger.py statement.json
+    python tools/reproduce_ledger.py statement.json
 
 This script is for reviewers. It uses numpy, SciPy's special functions and the definitions, and
 neither blindtally's code nor the libraries that do its accounting.
