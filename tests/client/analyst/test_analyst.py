@@ -1,12 +1,14 @@
-"""Requests of both analysts, blocking and asynchronous, to a service that answers by a script."""
+"""Requests of the blocking analyst to a service that answers by a script.
 
+Its class is generated from the asynchronous one, and its sender waits for the asynchronous one.
+"""
+
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
-from inspect import isawaitable
 from threading import Event
-from typing import Any, TypeAlias
+from typing import Any
 
 import httpx
 import pytest
@@ -17,7 +19,6 @@ from blindtally import QualityGoal, Tracked
 from blindtally.planning import recommended_size
 from client.analyst import study_creation
 from client.analyst.analyst import Analyst
-from client.analyst.async_analyst import AsyncAnalyst
 from client.device.device_state import DeviceState
 from client.device.take_part import take_part
 from client.errors import AnalystClosedError, BadRequestError, NotFoundError
@@ -39,18 +40,12 @@ REGISTRAR = Identity.of(bytes(range(32))).public.hex()
 MEMBERS = [Identity.of(bytes([n]) * 32).public.hex() for n in range(1, 8)]
 VOLUNTEERS = VolunteerTerms(volunteers=60, size=30)
 TERMS = Terms(cohort_size=10, minimum=8, corrupt=0.1, dropout=0.3)
-Kind: TypeAlias = type[Analyst] | type[AsyncAnalyst]
 
 
 @pytest.fixture(autouse=True)
 def _without_waiting() -> Iterator[None]:
     with stamina.set_testing(True, attempts=5):
         yield
-
-
-@pytest.fixture(params=[Analyst, AsyncAnalyst])
-def kind(request: pytest.FixtureRequest) -> Kind:
-    return request.param  # type: ignore[no-any-return]
 
 
 def study(state: str = "running", number: int = 1) -> dict[str, object]:
@@ -72,28 +67,9 @@ def a_round(number: int, state: str) -> dict[str, object]:
     return round_document(plan, number=number, state=state)
 
 
-@asynccontextmanager
-async def asking(
-    kind: Kind, answer: Callable[[httpx.Request], httpx.Response]
-) -> AsyncIterator[Any]:
-    """Yield an analyst of `kind` at a service that answers by `answer`."""
-    made = kind("http://service", transport=httpx.MockTransport(answer))
-    if isinstance(made, AsyncAnalyst):
-        async with made:
-            yield made
-    else:
-        with made:
-            yield made
-
-
-async def answer_of(call: Any) -> Any:
-    """Return the answer to a call, which the asynchronous analyst awaits."""
-    return await call if isawaitable(call) else call
-
-
-async def all_of(rows: Any) -> list[Any]:
-    """Return all rows that a call yields, in a loop of its kind."""
-    return [row async for row in rows] if isinstance(rows, AsyncIterator) else list(rows)
+def asking(answer: Callable[[httpx.Request], httpx.Response]) -> Analyst:
+    """Return an analyst at a service that answers by `answer`."""
+    return Analyst("http://service", transport=httpx.MockTransport(answer))
 
 
 def page(name: str, rows: list[dict[str, object]], after: object) -> httpx.Response:
@@ -106,12 +82,7 @@ def refusal(problem: ProblemType, status: int) -> httpx.Response:
     return httpx.Response(status, json=document)
 
 
-async def study_of(analyst: Any) -> Any:
-    """Return the existing study."""
-    return await answer_of(analyst.study("s1"))
-
-
-async def test_a_study_is_created_and_started_in_one_call(kind: Kind) -> None:
+def test_a_study_is_created_and_started_in_one_call() -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         asked = json.loads(request.content)
         assert request.url.path == "/v1/studies"
@@ -122,37 +93,37 @@ async def test_a_study_is_created_and_started_in_one_call(kind: Kind) -> None:
         return httpx.Response(201, json=study())
 
     transport = httpx.MockTransport(answer)
-    analyst: Any = kind("http://service/", "btk_mine", transport=transport)
-    made = await answer_of(analyst.create("words", QUESTION, TERMS, rounds=2))
+    analyst = Analyst("http://service/", "btk_mine", transport=transport)
+    made = analyst.create("words", QUESTION, TERMS, rounds=2)
     assert (made.id, made.state, made.view.rounds) == ("s1", "running", 2)
     assert made.size_reason == ""
     assert "s1 'words', running" in repr(made)
-    await answer_of(analyst.close())
+    analyst.close()
 
 
-async def test_a_closed_analyst_refuses_calls_with_the_remedy(kind: Kind) -> None:
-    async with asking(kind, lambda _request: httpx.Response(200, json=study())) as analyst:
-        made = await study_of(analyst)
-        assert repr(analyst) == f"<{kind.__name__} at http://service>"
-    assert repr(analyst) == f"<{kind.__name__} at http://service, closed>"
+def test_a_closed_analyst_refuses_calls_with_the_remedy() -> None:
+    with asking(lambda _request: httpx.Response(200, json=study())) as analyst:
+        made = analyst.study("s1")
+        assert repr(analyst) == "<Analyst at http://service>"
+    assert repr(analyst) == "<Analyst at http://service, closed>"
     for call in (
         made.refresh,
         lambda: analyst.study("s1"),
-        lambda: all_of(analyst.studies()),
-        lambda: all_of(made.events()),
+        lambda: list(analyst.studies()),
+        lambda: list(made.events()),
     ):
         with pytest.raises(AnalystClosedError, match="move the call into its `with` block"):
-            await answer_of(call())
+            call()
 
 
-async def test_a_repr_shows_no_secret(kind: Kind) -> None:
-    analyst: Any = kind("http://user:a-password@service", "btk_a-key")
-    assert repr(analyst) == f"<{kind.__name__} at http://service>"
-    await answer_of(analyst.close())
+def test_a_repr_shows_no_secret() -> None:
+    analyst = Analyst("http://user:a-password@service", "btk_a-key")
+    assert repr(analyst) == "<Analyst at http://service>"
+    analyst.close()
 
 
-async def test_the_words_auto_are_chosen_when_the_study_is_created(
-    kind: Kind, monkeypatch: pytest.MonkeyPatch
+def test_the_words_auto_are_chosen_when_the_study_is_created(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
         recommended_size,
@@ -166,26 +137,24 @@ async def test_the_words_auto_are_chosen_when_the_study_is_created(
         return httpx.Response(201, json=study() | {"question": sent["question"]})
 
     question = Tracked(threshold=5, contribution=4, domain=Utf8(max_bytes=6), message_bytes="auto")
-    async with asking(kind, answer) as analyst:
-        made = await answer_of(analyst.create("words", question, TERMS, rounds=2))
+    with asking(answer) as analyst:
+        made = analyst.create("words", question, TERMS, rounds=2)
     assert (made.view.question.message_bytes, made.size_reason) == (16, "reason")
 
 
-async def test_without_the_simulation_it_advises_what_to_install(
-    kind: Kind, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_simulation_it_advises_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def choose_size(*_asked: object) -> None:
         raise ModuleNotFoundError("No module named 'scipy'", name="scipy")
 
     monkeypatch.setattr(recommended_size, "choose_size", choose_size)
     question = Tracked(threshold=5, contribution=4, domain=Utf8(max_bytes=6), message_bytes="auto")
-    async with asking(kind, lambda _request: httpx.Response(500)) as analyst:
+    with asking(lambda _request: httpx.Response(500)) as analyst:
         text = f"needs scipy, which an extra brings: {install_command('simulate')}"
         with pytest.raises(ModuleNotFoundError, match=re.escape(text)):
-            await answer_of(analyst.create("words", question, TERMS))
+            analyst.create("words", question, TERMS)
 
 
-async def test_a_study_with_a_goal_states_the_reason_of_its_end(kind: Kind) -> None:
+def test_a_study_with_a_goal_states_the_reason_of_its_end() -> None:
     goal = {"precision": 0.95, "recall": 0.9}
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -197,11 +166,11 @@ async def test_a_study_with_a_goal_states_the_reason_of_its_end(kind: Kind) -> N
         ended = {"rounds": 7, "stop_at": goal, "end_cause": "goal"}
         return httpx.Response(200, json=study("finished", 1) | ended)
 
-    async with asking(kind, answer) as analyst:
+    with asking(answer) as analyst:
         stop_at = QualityGoal(**goal)
-        made = await answer_of(analyst.create("words", QUESTION, TERMS, rounds=7, stop_at=stop_at))
+        made = analyst.create("words", QUESTION, TERMS, rounds=7, stop_at=stop_at)
         assert (made.view.stop_at, made.view.end_reason) == (stop_at, None)
-        view = await answer_of(made.wait())
+        view = made.wait()
     assert (view.state, view.end_cause) == ("finished", EndCause.GOAL)
     assert "reached the goal in round 1 of at most 7." in view.end_reason
 
@@ -263,7 +232,7 @@ def test_a_field_of_a_wrong_type_is_refused_in_plain_words() -> None:
     assert not isinstance(wrong.value, ValidationError)
 
 
-async def test_the_answer_is_collected_over_all_pages(kind: Kind) -> None:
+def test_the_answer_is_collected_over_all_pages() -> None:
     rows = [
         {"item": item, "estimate": 9.0, "standard_error": 1.5, "low": 6.3, "high": 12.4}
         | {"share": 0.25, "share_low": 0.2, "share_high": 0.3, "probability": 0.9}
@@ -278,14 +247,14 @@ async def test_the_answer_is_collected_over_all_pages(kind: Kind) -> None:
         assert request.url.params["after"] == "b"
         return page("heavy_hitters", rows[2:], None)
 
-    async with asking(kind, answer) as analyst:
-        table = await answer_of((await study_of(analyst)).heavy_hitters())
+    with asking(answer) as analyst:
+        table = analyst.study("s1").heavy_hitters()
     absent = {"cohort_p_value": None, "top_probability": None}
     assert [row.model_dump() for row in table] == [row | absent for row in rows]
     assert table.to_pandas().to_dict("records") == rows
 
 
-async def test_a_query_sends_all_its_arguments(kind: Kind) -> None:
+def test_a_query_sends_all_its_arguments() -> None:
     rows = [{"at": 0.5, "value": 3.0, "low": 2.0, "high": 4.0}]
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -296,12 +265,12 @@ async def test_a_query_sends_all_its_arguments(kind: Kind) -> None:
             return httpx.Response(200, json={"estimator": "plain", "beta": 0.1, "results": rows})
         return httpx.Response(200, json=study())
 
-    async with asking(kind, answer) as analyst:
-        asked = (await study_of(analyst)).masses([(0, 1), (2, 3)], estimator="plain", beta=0.1)
-        assert [row.model_dump() for row in await answer_of(asked)] == rows
+    with asking(answer) as analyst:
+        asked = analyst.study("s1").masses([(0, 1), (2, 3)], estimator="plain", beta=0.1)
+        assert [row.model_dump() for row in asked] == rows
 
 
-async def test_changes_and_comparisons_send_ranges_and_the_false_discovery_rate(kind: Kind) -> None:
+def test_changes_and_comparisons_send_ranges_and_the_false_discovery_rate() -> None:
     document = {"changes": [], "before": [1, 2], "after": [4, 5], "tested": 3, "changed": 0}
     document |= {"false_discovery_rate": 0.1, "interval_level": 0.9}
     requested: list[dict[str, str]] = []
@@ -314,11 +283,11 @@ async def test_changes_and_comparisons_send_ranges_and_the_false_discovery_rate(
         requested.append(dict(request.url.params))
         return httpx.Response(200, json=document)
 
-    async with asking(kind, answer) as analyst:
-        asked = await study_of(analyst)
-        await answer_of(asked.changes())
-        changed = await answer_of(asked.changes((1, 2), (4, 5), false_discovery_rate=0.1))
-        await answer_of(asked.compare("s2", false_discovery_rate=0.1))
+    with asking(answer) as analyst:
+        asked = analyst.study("s1")
+        asked.changes()
+        changed = asked.changes((1, 2), (4, 5), false_discovery_rate=0.1)
+        asked.compare("s2", false_discovery_rate=0.1)
     assert changed.after == (4, 5)
     assert requested == [
         {"false_discovery_rate": "0.05", "limit": "1000"},
@@ -327,7 +296,7 @@ async def test_changes_and_comparisons_send_ranges_and_the_false_discovery_rate(
     ]
 
 
-async def test_watching_yields_each_changed_round_until_the_study_is_over(kind: Kind) -> None:
+def test_watching_yields_each_changed_round_until_the_study_is_over() -> None:
     looks = iter(
         [
             ("running", []),  # when the study is looked up
@@ -345,40 +314,40 @@ async def test_watching_yields_each_changed_round_until_the_study_is_over(kind: 
         state, rounds[:] = next(looks)
         return httpx.Response(200, json=study(state))
 
-    async with asking(kind, answer) as analyst:
-        watched = await study_of(analyst)
-        seen = [(view.number, view.state) for view in await all_of(watched.watch(every=0))]
+    with asking(answer) as analyst:
+        watched = analyst.study("s1")
+        seen = [(view.number, view.state) for view in watched.watch(every=0)]
         assert watched.state == "finished"
     assert seen == [(1, "running"), (1, "decoded"), (2, "running"), (2, "failed")]
 
 
-async def test_waiting_reports_every_change_and_rounds_become_a_data_frame(kind: Kind) -> None:
+def test_waiting_reports_every_change_and_rounds_become_a_data_frame() -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         if request.url.path.endswith("/rounds"):
             return page("rounds", [a_round(1, "decoded"), a_round(2, "failed")], None)
         return httpx.Response(200, json=study("finished", 2))
 
     seen: list[int] = []
-    async with asking(kind, answer) as analyst:
-        waited = (await study_of(analyst)).wait(lambda view: seen.append(view.number))
-        assert (await answer_of(waited)).state == "finished"
-        frame = (await answer_of((await study_of(analyst)).rounds())).to_pandas()
+    with asking(answer) as analyst:
+        waited = analyst.study("s1").wait(lambda view: seen.append(view.number))
+        assert waited.state == "finished"
+        frame = analyst.study("s1").rounds().to_pandas()
     assert seen == [1, 2]
     assert list(frame["number"]) == [1, 2]
     assert list(frame["state"]) == ["decoded", "failed"]
 
 
-async def test_all_studies_are_handles_newest_first(kind: Kind) -> None:
+def test_all_studies_are_handles_newest_first() -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         if "after" not in request.url.params:
             return page("studies", [study() | {"id": "s2"}], "s2")
         return page("studies", [study()], None)
 
-    async with asking(kind, answer) as analyst:
-        assert [each.id for each in await all_of(analyst.studies())] == ["s2", "s1"]
+    with asking(answer) as analyst:
+        assert [each.id for each in analyst.studies()] == ["s2", "s1"]
 
 
-async def test_a_service_that_is_away_for_a_moment_is_asked_again(kind: Kind) -> None:
+def test_a_service_that_is_away_for_a_moment_is_asked_again() -> None:
     answers = iter(
         [
             httpx.Response(200, json=study()),
@@ -386,31 +355,33 @@ async def test_a_service_that_is_away_for_a_moment_is_asked_again(kind: Kind) ->
             httpx.Response(200, json=study("stopped")),
         ]
     )
-    async with asking(kind, lambda _: next(answers)) as analyst:
-        stopped = await study_of(analyst)
-        assert (await answer_of(stopped.stop())).state == "stopped"
+    with asking(lambda _: next(answers)) as analyst:
+        stopped = analyst.study("s1")
+        assert stopped.stop().state == "stopped"
         assert stopped.state == "stopped"
 
 
 @pytest.mark.parametrize("part", ["", ".", "..", "\ud800"])
-async def test_an_id_that_makes_another_path_is_refused_before_any_request(
-    kind: Kind, part: str
-) -> None:
-    async with asking(kind, lambda _request: httpx.Response(307)) as analyst:
+def test_an_id_that_makes_another_path_is_refused_before_any_request(part: str) -> None:
+    with asking(lambda _request: httpx.Response(307)) as analyst:
         for call in (analyst.study, analyst.population_privacy, analyst.create_population):
             with pytest.raises(ValueError, match="an id or a name"):
-                await answer_of(call(part))
+                call(part)
     with pytest.raises(ValueError, match="an id or a name"):
-        await take_part("http://service", [], study=part, device_state=DeviceState.in_memory())
+        asyncio.run(
+            take_part("http://service", [], study=part, device_state=DeviceState.in_memory())
+        )
 
 
-async def test_the_sum_of_a_number_is_refused_in_words(kind: Kind) -> None:
-    async with asking(kind, lambda _request: httpx.Response(200, json=study())) as analyst:
-        with pytest.raises(TypeError, match=r"takes a round, such as study.round\(1\), not 1"):
-            await answer_of((await study_of(analyst)).cohort_sum(1))
+def test_the_sum_of_a_number_is_refused_in_words() -> None:
+    with (
+        asking(lambda _request: httpx.Response(200, json=study())) as analyst,
+        pytest.raises(TypeError, match=r"takes a round, such as study.round\(1\), not 1"),
+    ):
+        analyst.study("s1").cohort_sum(1)
 
 
-async def test_a_study_is_deleted_also_if_the_answer_was_lost(kind: Kind) -> None:
+def test_a_study_is_deleted_also_if_the_answer_was_lost() -> None:
     gone = refusal(ProblemType.NOT_FOUND, 404)
     deletions = iter([httpx.Response(204), httpx.ReadError("reset by peer"), gone, gone])
 
@@ -424,11 +395,11 @@ async def test_a_study_is_deleted_also_if_the_answer_was_lost(kind: Kind) -> Non
             raise result
         return result
 
-    async with asking(kind, answer) as analyst:
+    with asking(answer) as analyst:
         for _ in range(2):
-            await answer_of((await study_of(analyst)).delete())
+            analyst.study("s1").delete()
         with pytest.raises(NotFoundError):
-            await answer_of((await study_of(analyst)).delete())
+            analyst.study("s1").delete()
 
 
 @pytest.mark.parametrize(
@@ -438,17 +409,16 @@ async def test_a_study_is_deleted_also_if_the_answer_was_lost(kind: Kind) -> Non
         (422, ProblemType.MALFORMED, BadRequestError, "fix the request"),
     ],
 )
-async def test_an_error_advises_what_to_do_next(
-    kind: Kind, status: int, problem: ProblemType, error: type[Exception], advice: str
+def test_an_error_advises_what_to_do_next(
+    status: int, problem: ProblemType, error: type[Exception], advice: str
 ) -> None:
-    async with asking(kind, lambda _: refusal(problem, status)) as analyst:
-        with pytest.raises(error, match=advice):
-            await study_of(analyst)
+    with asking(lambda _: refusal(problem, status)) as analyst, pytest.raises(error, match=advice):
+        analyst.study("s1")
 
 
 @pytest.mark.parametrize("hitch", [httpx.ReadError("cut"), None])
-async def test_a_study_whose_answer_was_lost_is_asked_for_again_by_the_same_key(
-    kind: Kind, hitch: Exception | None
+def test_a_study_whose_answer_was_lost_is_asked_for_again_by_the_same_key(
+    hitch: Exception | None,
 ) -> None:
     """An answer that the service or a proxy lost does not show whether the study exists."""
     keys: list[str] = []
@@ -461,9 +431,9 @@ async def test_a_study_whose_answer_was_lost_is_asked_for_again_by_the_same_key(
             raise hitch
         return httpx.Response(502)
 
-    async with asking(kind, answer) as analyst:
+    with asking(answer) as analyst:
         for key in (None, None, "mine"):
-            made = await answer_of(analyst.create("words", QUESTION, TERMS, rounds=2, key=key))
+            made = analyst.create("words", QUESTION, TERMS, rounds=2, key=key)
             assert made.id == "s1"
     assert keys[0::2] == keys[1::2]
     assert len(set(keys)) == 3
@@ -505,7 +475,7 @@ def test_a_loop_that_wants_no_more_events_closes_their_stream() -> None:
         assert stream.closed.wait(5)
 
 
-async def test_events_continue_a_broken_stream(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_continue_a_broken_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("client.analyst.async_sender.RECONNECT_SECONDS", 0)
     asked: list[str] = []
     streaming = {"content-type": "text/event-stream"}
@@ -527,8 +497,8 @@ async def test_events_continue_a_broken_stream(kind: Kind, monkeypatch: pytest.M
         text = event(4, "study-ended", state="finished")
         return httpx.Response(200, headers=streaming, text=text)
 
-    async with asking(kind, answer) as analyst:
-        events = await all_of((await study_of(analyst)).events())
+    with asking(answer) as analyst:
+        events = list(analyst.study("s1").events())
     assert [each.id for each in events] == [1, 2, 3, 4]
     assert asked == ["0", "2", "3", "3"]
     assert (events[2].round, events[2].sampling_threshold) == (1, 2.5)
@@ -538,8 +508,8 @@ async def test_events_continue_a_broken_stream(kind: Kind, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("problem", "status"), [(ProblemType.WRONG_STATE, 409), (ProblemType.NOT_FOUND, 404)]
 )
-async def test_events_of_a_study_that_has_ended_are_none_and_of_one_that_is_gone_an_error(
-    kind: Kind, problem: ProblemType, status: int
+def test_events_of_a_study_that_has_ended_are_none_and_of_one_that_is_gone_an_error(
+    problem: ProblemType, status: int
 ) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         if not request.url.path.endswith("/events"):
@@ -547,13 +517,13 @@ async def test_events_of_a_study_that_has_ended_are_none_and_of_one_that_is_gone
         assert request.headers["last-event-id"] == "9"
         return refusal(problem, status)
 
-    async with asking(kind, answer) as analyst:
-        asked = await study_of(analyst)
+    with asking(answer) as analyst:
+        asked = analyst.study("s1")
         if problem is ProblemType.WRONG_STATE:
-            assert await all_of(asked.events(after=9)) == []
+            assert list(asked.events(after=9)) == []
         else:
             with pytest.raises(NotFoundError):
-                await all_of(asked.events(after=9))
+                list(asked.events(after=9))
 
 
 def test_the_blocking_classes_are_generated_from_the_asynchronous_ones() -> None:
