@@ -16,7 +16,6 @@ from typing import Any, Final, Literal
 EXACT_SUM_GUARANTEE: Final = "secure sum of a cohort; the sum itself is seen"
 RELEASE_GUARANTEE: Final = "central (epsilon, delta): of the sum with noise, else of what is shown"
 PURE_REPORT_GUARANTEE: Final = "epsilon-local DP, replacing the item"
-REPORT_GUARANTEE: Final = "epsilon or (epsilon, delta)-local DP"
 
 
 class HeldKind(StrEnum):

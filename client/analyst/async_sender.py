@@ -30,8 +30,7 @@ from client.errors import (
     http_errors_as_unreachable,
 )
 from client.http.address_and_retries import check_patience, repeated, shown_url
-from client.http.exchange import Body, check_encoding, whole_response
-from client.http.transport import within
+from client.http.exchange import Body, check_encoding, exchange, whole_response
 from protocol.api.events import Event, EventKind
 
 P = ParamSpec("P")
@@ -93,7 +92,8 @@ class AsyncSender:
     async def _open(self, **arguments: Any) -> httpx.Response:  # noqa: ANN401 - those of httpx
         """Return a response, whose body is not read yet."""
         request = self._http.build_request(**arguments)
-        response = await within(HEAD_SECONDS, lambda: self._http.send(request, stream=True))
+        async with exchange(HEAD_SECONDS):
+            response = await self._http.send(request, stream=True)
         self.has_answered = True
         return response
 

@@ -15,8 +15,8 @@ a whole call has a deadline, too.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Final
 from urllib.parse import urlencode
 
 import httpx
@@ -243,15 +243,3 @@ def _limit(max_bytes: int, sent_bytes: int = 0, wait: float = 0.0) -> ExchangeLi
 
 def _waiting_limits(max_bytes: Sequence[int]) -> list[ExchangeLimit]:
     return [_limit(each, wait=POLL_SECONDS) for each in max_bytes]
-
-
-T = TypeVar("T")
-
-
-async def within(seconds: float, function: Callable[[], Awaitable[T]]) -> T:
-    """Return the result of `function`; raises httpx.ReadTimeout if it takes longer."""
-    try:
-        async with asyncio.timeout(seconds):
-            return await function()
-    except TimeoutError as error:
-        raise httpx.ReadTimeout(f"no response within {seconds:.0f} s") from error

@@ -139,22 +139,9 @@ def kl_delta(probability: float, threshold: int, epsilon: float) -> float:
     return math.exp(-threshold / q * divergence)
 
 
-def c_alpha_delta(probability: float, threshold: int, epsilon: float) -> float:
-    check_parameters(probability, threshold)
-    if epsilon <= -math.log1p(-probability):
-        return 1.0
-    alpha = probability / -math.expm1(-epsilon)
-    return min(1.0, math.exp(-threshold * (-math.log(alpha) - 1 / (1 + alpha))))
-
-
 def kl_epsilon(probability: float, threshold: int, delta: float, levels: int = 1) -> float:
     """Return the KL form's epsilon of all `levels` together; infinity if none is below 100."""
     return _smallest_epsilon(lambda x: kl_delta(probability, threshold, x), delta, levels)
-
-
-def c_alpha_epsilon(probability: float, threshold: int, delta: float, levels: int = 1) -> float:
-    """Return the C_alpha form's epsilon of all `levels`; infinity if none is below 100."""
-    return _smallest_epsilon(lambda x: c_alpha_delta(probability, threshold, x), delta, levels)
 
 
 def cormode21_epsilon(probability: float, threshold: int, delta: float, levels: int = 1) -> float:

@@ -30,7 +30,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias, Ty
 import numpy as np
 from pydantic import Field, model_validator
 
-from protocol.description import REPORT_GUARANTEE, Bar, Description
+from protocol.description import Bar, Description
 from protocol.domains import Domain
 from protocol.domains.hashed import Hashed
 from protocol.domains.known_items import KnownItems
@@ -214,7 +214,7 @@ class LinearMechanism(ReportMechanism[LinearQuestion, LinearPlan, LinearAggregat
         cost: str,
     ) -> None:
         self.name, self.question_type = name, question_type
-        self.description = Description(purpose, cost, REPORT_GUARANTEE)
+        self.description = Description(purpose, cost, "epsilon or (epsilon, delta)-local DP")
 
     def domain_about(self, known: KnownItems, fields: Mapping[str, Any]) -> Domain:
         """Return texts or hashes of them with fewer than 2^64 values, or a dictionary."""
