@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from sqlalchemy import Table, and_, bindparam, func, or_, select
 from sqlalchemy.orm import Session
@@ -47,6 +47,8 @@ _INSERT_BODIES = PreparedInsert(OneShotBodyRow)
 class OneShotMessage(Arrival):
     """Message of a device; `counts_once`: a device counts in one round of the study only."""
 
+    name: ClassVar[str] = "a device's message"
+    phase: ClassVar[Phase] = Phase.COLLECTING
     study: str
     round: int
     identity: str
@@ -56,14 +58,6 @@ class OneShotMessage(Arrival):
     @property
     def key(self) -> tuple[int, str]:
         return self.cohort, self.identity
-
-    @property
-    def name(self) -> str:
-        return "a device's message"
-
-    @property
-    def phase(self) -> Phase:
-        return Phase.COLLECTING
 
     @property
     def nbytes(self) -> int:

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Hashable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import cast
+from typing import ClassVar, cast
 
 from sqlalchemy import Table, bindparam, select
 from sqlalchemy.orm import Session
@@ -41,6 +41,8 @@ _INSERT = PreparedInsert(ReportRow)
 class Report(Arrival):
     """Report to a round of `study`, and its cost."""
 
+    name: ClassVar[str] = "a report"
+    phase: ClassVar[Phase] = Phase.REPORTING
     study: str
     round: int
     identity: str
@@ -50,14 +52,6 @@ class Report(Arrival):
     @property
     def key(self) -> tuple[str, str]:
         return self.study, self.identity
-
-    @property
-    def name(self) -> str:
-        return "a report"
-
-    @property
-    def phase(self) -> Phase:
-        return Phase.REPORTING
 
     @property
     def nbytes(self) -> int:
