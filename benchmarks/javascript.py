@@ -41,6 +41,7 @@ from tests.js.node import NODE, ROOT, SITE, run_node, run_page
 
 _PRIO3: Final = "@divviup/prio3@0.8"
 _FOLDER: Final = Path(__file__).parent
+MESSAGES: Final = "../../benchmarks/javascript_messages.mjs"  # from the folder of tests
 # With 367 words, a vector of `tracked` has 490 elements, and its message more than 1,400 bytes.
 _ELEMENTS: Final = 490
 _FIRST_BYTES: Final = 1400
@@ -66,6 +67,12 @@ def tracked_plan() -> dict[str, Any]:
             document: dict[str, Any] = json.loads(plan.canonical_text())
             return document
     raise AssertionError("no message has so many elements")
+
+
+def given_messages(runs: int) -> dict[str, Any]:
+    """Return the arguments with which `MESSAGES` measures each message `runs` times."""
+    committees = run_node(MESSAGES, {})
+    return {"plan": tracked_plan(), "items": _WORDS, "runs": runs, "committees": committees}
 
 
 def prio3_messages(runs: int) -> dict[str, dict[str, float]]:
@@ -100,14 +107,13 @@ def page_of_chromium() -> Iterator[tuple[Page, list[int]]]:
 
 def page_messages(given: dict[str, Any]) -> tuple[dict[str, Any], float]:
     """Return a page's messages, and the memory of making each once beyond an empty page."""
-    module = "../../benchmarks/javascript_messages.mjs"
     with page_of_chromium() as (page, _):
-        timed = run_page(page, module, given)
+        timed = run_page(page, MESSAGES, given)
     with page_of_chromium() as (page, empty):
         page.route(f"{SITE}/**", lambda route: route.fulfill(body="<!doctype html>"))
         page.goto(SITE)
     with page_of_chromium() as (page, full):
-        run_page(page, module, given | {"runs": 1})
+        run_page(page, MESSAGES, given | {"runs": 1})
     return timed, max(full) - max(empty)
 
 
@@ -130,10 +136,8 @@ def bytes_of_bundle() -> dict[str, int]:
 
 def goal_rows(runs: int) -> Iterator[BenchmarkRow]:
     """Yield each figure next to its goal."""
-    module = str(_FOLDER / "javascript_messages.mjs")
-    given = {"plan": tracked_plan(), "items": _WORDS, "runs": runs}
-    given["committees"] = run_node(module, {})
-    node = run_node(module, given)
+    given = given_messages(runs)
+    node = run_node(MESSAGES, given)
     page, memory = page_messages(given)
     prio3 = prio3_messages(runs)
     for entries, theirs in prio3.items():

@@ -15,12 +15,8 @@ def _plan(**changes: Any) -> dict[str, Any]:
     terms = {"cohort_size": 100, "minimum": 50, "cohorts": 1, "corrupt": 0.15, "dropout": 0.2}
     terms |= {"sigma": 40, "eta": 30, "registrar": None, "sum": "pairwise", "committee": None}
     question = {"mechanism": "adaptive-iblt", "threshold": 20.0, "contribution": 3}
-    question |= {
-        "domain": {"kind": "utf8", "max_bytes": 12},
-        "confidence": 0.5,
-        "message_bytes": 10_000,
-    }
-    question |= {"hash_bits": 7, "rule": "steady"}
+    question |= {"domain": {"kind": "utf8", "max_bytes": 12}, "confidence": 0.5}
+    question |= {"message_bytes": 10_000, "hash_bits": 7, "rule": "steady"}
     plan = {"mechanism": "adaptive-iblt", "question": question, "study": "study", "round": 1}
     plan |= {"rounds": 3, "terms": terms, "seed": _SEED, "t": 1.4634146341463414, "cells": 270}
     return plan | {"terms": terms | changes.pop("terms", {})} | changes
@@ -91,12 +87,8 @@ _CHANGES = [
     ("a field that has its default, left out", '"t":1.4634146341463414,', ""),
     ("an unknown field", '"cells":270', '"cellos":1,"cells":270'),
 ]
-_SIZES = {
-    "share-commitments": 64,
-    "confirmations": 64,
-    "encrypted-shares": 130,
-    "signed-inputs": 96,
-}
+_SIZES = {"share-commitments": 64, "confirmations": 64, "encrypted-shares": 130}
+_SIZES |= {"signed-inputs": 96}
 
 
 def _digest(plan: dict[str, Any]) -> bytes:

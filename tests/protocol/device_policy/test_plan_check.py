@@ -122,12 +122,8 @@ def test_by_default_a_registrar_that_only_the_server_names_is_refused(named: str
     with refused_for("trust_server_identities", "or trust the server"):
         check_plan(strict, plan(registrar=named), STUDY, 1)
     check_plan(replace(strict, trust_server_identities=True), plan(registrar=named), STUDY, 1)
-    check_plan(
-        replace(strict, registrar=REGISTRAR.public),
-        plan(registrar=REGISTRAR.public.hex()),
-        STUDY,
-        1,
-    )
+    pinned = replace(strict, registrar=REGISTRAR.public)
+    check_plan(pinned, plan(registrar=REGISTRAR.public.hex()), STUDY, 1)
 
 
 def test_by_default_a_device_accepts_the_default_terms_and_no_less_corruption() -> None:
@@ -145,11 +141,8 @@ def test_the_registrar_of_a_plan_must_have_enrolled_the_device_itself_for_this_s
     check_enrolment(PLAN, me, b"")  # nobody is enrolled here
     elsewhere = asked.model_copy(update={"study": "study-2"}).registry
     assert elsewhere is not None
-    for wrong in (
-        b"",
-        SECOND_REGISTRAR.sign(mine),
-        REGISTRAR.sign(elsewhere.enrolment_statement(me.public)),
-    ):
+    other = REGISTRAR.sign(elsewhere.enrolment_statement(me.public))
+    for wrong in (b"", SECOND_REGISTRAR.sign(mine), other):
         with pytest.raises(PolicyError, match="did not enrol this device"):
             check_enrolment(asked, me, wrong)
 
@@ -351,12 +344,8 @@ def test_a_rule_that_reports_items_of_any_count_is_refused(mechanism: str) -> No
     """The proof's rule reports what half of the tables list, so two tables show single devices."""
 
     def asked(**own: object) -> AnyPlan:
-        fields = {
-            "mechanism": mechanism,
-            "threshold": 5,
-            "contribution": 1,
-            "message_bytes": 135_456,
-        }
+        fields = {"mechanism": mechanism, "threshold": 5, "contribution": 1}
+        fields |= {"message_bytes": 135_456}
         question = parse_question(fields | {"domain": Utf8(max_bytes=2)} | own)
         return MECHANISMS[mechanism].first_plan(question, TERMS, STUDY, 1, Random(1))
 
@@ -378,11 +367,8 @@ def test_a_plan_that_no_honest_study_has_is_refused() -> None:
     first = MECHANISMS["tracked"].first_plan(question, TERMS, STUDY, 9, Random(1))
     check_plan(POLICY, first, STUDY, 1)
     name = domain.name("an item that one device holds")
-    fetch = {
-        "counter_groups": [{"bits": 8, "items": [name]}],
-        "string_pieces": [(0, 0, 9)],
-        "cells": 60,
-    }
+    groups = [{"bits": 8, "items": [name]}]
+    fetch = {"counter_groups": groups, "string_pieces": [(0, 0, 9)], "cells": 60}
     with pytest.raises(PolicyError, match="no honest study has: it tracks items in the first"):
         check_plan(POLICY, parse_plan(first.model_dump() | fetch), STUDY, 1)
     # The counts that justify a fetch are the server's word.
@@ -468,6 +454,8 @@ SKETCH: dict[str, Any] = {
 INTERVAL = {"kind": "interval", "low": 0, "high": 100, "alpha": 10, "length": 2}
 TRIE = SKETCH | {"mechanism": "triehh", "epsilon": 1, "delta": 1e-6}
 OPERATORS = [Identity.of(bytes([number]) * 32).public.hex() for number in range(1, 11)]
+FOUR_OPERATORS = {"members": OPERATORS[:4], "corrupt": 0.25}
+TEN_OPERATORS = {"members": OPERATORS, "corrupt": 0.1}
 
 
 @pytest.mark.parametrize(
@@ -492,16 +480,8 @@ OPERATORS = [Identity.of(bytes([number]) * 32).public.hex() for number in range(
         (TRIE | {"mode": "noise"}, {}, None),
         (TRIE | {"mode": "noise", "epsilon": 30}, {}, "max_epsilon"),
         (SUM, {"sum": "one-shot", "committee": {"members": OPERATORS[:7]}}, None),
-        (
-            SUM,
-            {"sum": "one-shot", "committee": {"members": OPERATORS[:4], "corrupt": 0.25}},
-            "min_committee",
-        ),
-        (
-            SUM,
-            {"sum": "one-shot", "committee": {"members": OPERATORS, "corrupt": 0.1}},
-            "min_committee_corrupt",
-        ),
+        (SUM, {"sum": "one-shot", "committee": FOUR_OPERATORS}, "min_committee"),
+        (SUM, {"sum": "one-shot", "committee": TEN_OPERATORS}, "min_committee_corrupt"),
         (REPORT | {"epsilon": 4}, {"minimum": 3, "sigma": 30}, None),
         (REPORT | {"epsilon": 4.5}, {}, "max_epsilon"),
     ],
