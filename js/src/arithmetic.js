@@ -13,6 +13,9 @@ export const zeros = (count) => Array(count).fill(0);
 /** Return the sum of numbers. @type {(numbers: number[]) => number} */
 export const sum = (numbers) => numbers.reduce((total, each) => total + each, 0);
 
+/** Return whether the values of a list differ. @type {(list: any[]) => boolean} */
+export const areDistinct = (list) => new Set(list).size === list.length;
+
 /** Return whether a number is prime. @type {(n: number) => boolean} */
 export function isPrime(n) {
   for (let divisor = 2; divisor * divisor <= n; divisor++) if (n % divisor === 0) return false;

@@ -7,6 +7,9 @@ import { digest } from "./sha256.js";
 
 export const { subtle } = crypto; // undefined in a page without https
 export const HEX_32 = /^[0-9a-f]{64}$/; // 32 bytes
+/** A public key of Ed25519, without the points whose order divides 8: those are keys of nobody, and
+ * an honest key begins like one with probability 2^-45. */
+export const KEY = /^(?!0[01]0{10}|e[cde]f{10}|26e8958fc2b2|c7176a703d4d)[0-9a-f]{64}$/;
 
 /** Return lower-case hexadecimal digits. @type {(n: number, count?: number) => string} */
 export const hexDigits = (n, count = 2) => n.toString(16).padStart(count, "0");

@@ -10,7 +10,7 @@
  * here what integers do elsewhere. Where an error of 10^-9 mattered, the device would refuse.
  */
 
-import { floor, log2, max, min, range } from "./arithmetic.js";
+import { areDistinct, floor, log2, max, min, range } from "./arithmetic.js";
 import { hex, statement, taggedHash, unhex } from "./bytes.js";
 import { checked, must, refuse } from "./errors.js";
 import { MAX_PRIME, suitablePrime } from "./field.js";
@@ -81,8 +81,8 @@ export function readCommittee(bytes) {
     checkIdentity(identity);
     return { identity, key: entry.subarray(32, 64), signature: entry.subarray(64, ENTRY_BYTES) };
   });
-  const once = new Set(entries.flatMap(({ identity, key }) => [hex(identity), hex(key)]));
-  must(m === members && once.size === 2 * m);
+  const keys = entries.flatMap(({ identity, key }) => [hex(identity), hex(key)]);
+  must(m === members && areDistinct(keys));
   const signed = bytes.subarray(0, end);
   return {
     planDigest: bytes.subarray(0, 32), number, entries, signed, signature: bytes.subarray(end),
@@ -105,7 +105,7 @@ export function openSession({ plan, digest }, bytes) {
   const expected = [whole.corrupt, whole.threshold, whole.members - whole.dropouts, 0, digest];
   const isExpected = isAllowed && `${shown}` === `${expected}`;
   if (!isExpected) refuse("terms", "shows the committee of another plan");
-  return { committee, ...(terms.volunteers ? { registrar } : { operators: terms.members }) };
+  return { committee, registrar: terms.volunteers && registrar, operators: terms.members };
 }
 
 /** Check that the registrar, or each operator, has signed a committee; throws a RefusedError

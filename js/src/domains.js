@@ -4,8 +4,10 @@
  * `protocol/domains` has the reasons. An item is a text; a key is a list of numbers, its chunks.
  */
 
-import { ceil, digitsOf, firstTrue, floor, joined, max, min, power, range } from "./arithmetic.js";
+import { areDistinct, ceil, digitsOf, firstTrue, floor } from "./arithmetic.js";
+import { joined, log2, max, min, power, range } from "./arithmetic.js";
 import { hex, hexDigits, taggedHash, utf8 } from "./bytes.js";
+import { checked, must } from "./errors.js";
 
 /**
  * @typedef {(item: string) => string | null} Form an item, or null if there is none
@@ -16,7 +18,8 @@ import { hex, hexDigits, taggedHash, utf8 } from "./bytes.js";
  * @property {number} chunks of a key @property {number} bound of each chunk
  * @property {(item: string) => {name: string, key: number[]}} keyed
  * @property {(item: string) => number[]} digits the highest first
- * @property {number} base of digits, 0 if there are none @property {number} width their number
+ * @property {number} base of digits, undefined if there are none @property {number} width their
+ *   number
  */
 
 /** Return the domain of a plan's document. @type {(document: any) => Domain} */
@@ -44,13 +47,14 @@ function withDigits(base, width, raw, forms, pad = 0) {
     return { name, key: range(chunks).map((i) => joined(row.splice(0, size), base)) };
   };
   return {
-    ...forms, chunks, bound: power(base, size), keyed, digits: (item) => padded(item), base, width,
+    ...forms, chunks, bound: power(base, size), keyed, digits: padded, base, width,
   };
 }
 
 /** Return texts of known characters. @type {(document: any) => Domain} */
 function alphabet({ characters, length, pad }) {
   const letters = [...characters];
+  must(areDistinct(letters) && characters.includes(pad));
   const raw = (/** @type {string} */ item) => [...item].map((letter) => letters.indexOf(letter));
   const canonical = (/** @type {string} */ item) => {
     const row = raw(item);
@@ -65,21 +69,23 @@ function alphabet({ characters, length, pad }) {
 /** Return texts of few bytes. @type {(document: any) => Domain} */
 const shortText = ({ max_bytes: width }) => withDigits(256, width, (item) => [...utf8(item)], {
   canonical: (item) => textOf(item, width),
-  truncate: (item) => textOf(
-    // The stream leaves out the first bytes of a character that is cut off.
-    new TextDecoder("utf-8", { ignoreBOM: true })
-      .decode(utf8(item).subarray(0, width), { stream: true }), width),
+  truncate(item) {
+    const { read } = new TextEncoder().encodeInto(item, new Uint8Array(width)); // cuts no character
+    return textOf(item.slice(0, read), width);
+  },
 });
 
 /** Return numbers, of which the middle of a cell is canonical. @type {(document: any) => Domain} */
 function interval({ low, high, alpha, length }) {
   const size = high - low;
-  const cells = power(alpha, length);
+  const cells = checked(power(alpha, length), 2, 2 ** 48);
+  const finest = 2 ** (floor(log2(max(-low, high))) - 50); // four units in the last place
+  must(size > 0 && size < Infinity && size / cells >= finest);
   const decimals = ceil(-Math.log10(size / cells / 4));
   const cellOf = (/** @type {any} */ x) => min(floor(((x - low) / size) * cells), cells - 1);
   const canonical = (/** @type {string} */ item) => {
     const isNumber = /^\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*$/i.test(item);
-    const x = Number(item);
+    const x = +item;
     if (!isNumber || x < low || x > high) return null;
     const middle = low + ((cellOf(x) + 0.5) / cells) * size;
     return numberText(rounded(min(max(middle, low), high), decimals));
@@ -88,29 +94,29 @@ function interval({ low, high, alpha, length }) {
   return withDigits(alpha, length, raw, { canonical });
 }
 
-const WITHOUT_DIGITS = { digits: () => [], base: 0, width: 0 };
-
-/** Return listed texts. @type {(document: any) => Domain} */
+/** Return listed texts, which have no digits. @type {(document: any) => any} */
 function listed({ items }) {
-  const places = new Map();
-  for (const item of items) places.set(item, places.size);
+  must(items.length > 1);
+  const places = new Map(items.map((/** @type {string} */ item, /** @type {number} */ i) =>
+    [item, i]));
   return {
-    ...WITHOUT_DIGITS, chunks: 1, bound: items.length,
-    canonical: (item) => (places.has(item) ? item : null),
-    keyed: (name) => ({ name, key: [places.get(name) ?? 0] }),
+    chunks: 1, bound: items.length,
+    canonical: (/** @type {string} */ item) => (places.has(item) ? item : null),
+    keyed: (/** @type {string} */ name) => ({ name, key: [places.get(name)] }),
   };
 }
 
-/** Return texts of any length, by bits of their hash. @type {(document: any) => Domain} */
+/** Return texts of any length, by bits of their hash, without digits. @type {(document: any) =>
+ * any} */
 function hashed({ key_bits: bits, max_bytes: most, salt }) {
   const chunks = ceil(bits / 24);
   const size = bits / chunks / 4; // hexadecimal digits of a chunk
   const bound = 16 ** size - (size === 4 ? 15 : 3); // a prime
   const nameOf = RegExp(`^#[0-9a-f]{${bits / 4}}$`);
   return {
-    ...WITHOUT_DIGITS, chunks, bound,
-    canonical: (item) => (nameOf.test(item) ? null : textOf(item, most)),
-    keyed(item) {
+    chunks, bound,
+    canonical: (/** @type {string} */ item) => (nameOf.test(item) ? null : textOf(item, most)),
+    keyed(/** @type {string} */ item) {
       const text = hex(taggedHash("item v1", utf8(`${salt}\0${item}`)));
       const key = range(chunks).map((i) => parseInt(text.substr(i * size, size), 16) % bound);
       const digits = key.map((chunk) => hexDigits(chunk, size)).join("");
@@ -126,7 +132,7 @@ function rounded(x, decimals) {
   if (decimals > 0) {
     const isTie = Math.abs(x * 2 ** (decimals + 1)) % 2 === 1;
     if (isTie) return (2 * Math.round((x * scale) / 2)) / scale;
-    return Number(x.toFixed(min(100, decimals)));
+    return +x.toFixed(min(100, decimals));
   }
   const below = floor(x / scale);
   const rest = 2 * (x - below * scale) - scale;
@@ -137,7 +143,7 @@ function rounded(x, decimals) {
  * string} */
 export function numberText(x) {
   const [digits, exponent] = x.toExponential().split("e");
-  const isShort = Number(exponent) >= -4 && Number(exponent) < 16;
+  const isShort = +exponent >= -4 && +exponent < 16;
   if (isShort) return Number.isInteger(x) ? `${Object.is(x, -0) ? "-0" : x}.0` : `${x}`;
   return `${digits}e${exponent.replace(/\b\d$/, "0$&")}`;
 }

@@ -6,8 +6,9 @@ import { domainOf, numberText } from "./domains.js";
 import { numberSums } from "./encoders/numbers.js";
 import { tracked } from "./encoders/tracked.js";
 import { hierarchicalHistogram, triehh } from "./encoders/votes.js";
-import { expect } from "./errors.js";
+import { expect, must } from "./errors.js";
 import { drawBelow } from "./hashing.js";
+import { messageBytes } from "./message.js";
 import { checkFields } from "./plan_fields.js";
 
 /** @import { Form } from "./domains.js" */
@@ -20,7 +21,7 @@ import { checkFields } from "./plan_fields.js";
  * @typedef {object} Encoding of a plan
  * @property {number} p the prime @property {number} length the elements of a vector
  * @property {(held: Held[], random: Random) => Promise<number[]>} encode
- * @property {string} [fault] what no honest study asks
+ * @property {any} [isImpossible] whether no honest study asks this
  * @property {boolean} [isExact] whether sums may show what one device holds
  * @property {Form} [canonical] form of an item, by default that of the domain
  *
@@ -33,10 +34,15 @@ const ENCODERS = {
 };
 
 /** Check the fields of a plan and return its encoding; throws a RefusedError if this device has
- * none, and a MalformedError if the plan cannot be. @type {Encoder} */
+ * none, and a MalformedError if the plan cannot be. @type {(plan: any) => Encoding & {largest:
+ * import("./committee.js").Parameters, nbytes: number}} */
 export function encodingOf(plan) {
-  checkFields(plan);
-  return ENCODERS[plan.mechanism](plan);
+  const largest = checkFields(plan);
+  const encoding = ENCODERS[plan.mechanism](plan);
+  const enrolment = plan.terms.registrar ? 64 : 0;
+  const nbytes = messageBytes(encoding.p, encoding.length, largest, enrolment);
+  must(nbytes <= plan.question.message_bytes, "message_bytes are too few");
+  return { ...encoding, largest, nbytes };
 }
 
 /** Return the elements of the vector of a device's items, modulo p, and how many are not in it.
@@ -79,7 +85,8 @@ function countItems(items, canonical) {
     const bytes = hex(utf8(form));
     inside.set(bytes, [form, (inside.get(bytes)?.[1] ?? 0) + count]);
   }
-  return { all, inside: [...inside].sort(([a], [b]) => (a < b ? -1 : 1)).map(([, held]) => held) };
+  // As texts, pairs have a comma after the digits, which sorts before all digits.
+  return { all, inside: [...inside].sort().map(([, held]) => held) };
 }
 
 /** Return the same text of a number as in Python. @type {(item: any) => string} */

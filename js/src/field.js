@@ -8,7 +8,6 @@
 import { bitLength, ceil, floor, isPrime, max, min, power } from "./arithmetic.js";
 
 export const MAX_PRIME = 2 ** 26;
-const LIMB = 2 ** 13; // two limbs have 26 bits
 
 /** Return the least prime from `p` on that is 1 modulo 12 or 20. @type {(p: number) => number} */
 export function suitablePrime(p) {
@@ -31,18 +30,11 @@ export function lagrangeMatrix(p, nodes, points) {
   });
 }
 
-/** Return the sum of rows of one length, each times its weight; there are fewer than 2^14. @type
- * {(p: number, weights: number[], rows: number[][]) => number[]} */
+/** Return the sum of rows of one length, each times its weight. @type {(p: number, weights:
+ * number[], rows: number[][]) => number[]} */
 export const combine = (p, weights, rows) =>
-  rows[0].map((_, column) => {
-    let high = 0;
-    let low = 0;
-    for (let i = 0; i < rows.length; i++) {
-      high += floor(weights[i] / LIMB) * rows[i][column];
-      low += (weights[i] % LIMB) * rows[i][column];
-    }
-    return ((high % p) * LIMB + low) % p;
-  });
+  rows[0].map((_, column) =>
+    rows.reduce((total, row, i) => (total + weights[i] * row[column]) % p, 0));
 
 /** Return the bits of `count` elements. @type {(p: number, count: number) => number} */
 const groupBits = (p, count) => bitLength(power(p, count) - 1);

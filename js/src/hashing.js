@@ -11,14 +11,14 @@ import { keystream } from "./keys.js";
 /** @typedef {(nbytes: number) => Uint8Array | Promise<Uint8Array>} Random */
 
 const PRIME = 2n ** 61n - 1n;
-const same = (/** @type {any} */ word) => word;
 const low64 = (/** @type {bigint} */ x) => BigInt.asUintN(64, x);
 
 /** Return `count` values below a bound that are made of a stream's words of 64 bits, or of 32, in
  * little-endian order. Words with other values are passed over. @type {(read: Random, count:
  * number, bound?: number | bigint, valueOf?: (word: any) => any, bytes?: 4 | 8) => Promise<any[]>}
  */
-export async function draw(read, count, bound = Infinity, valueOf = same, bytes = 8) {
+export async function draw(read, count, bound = Infinity, valueOf = (/** @type {any} */ word) => word,
+  bytes = 8) {
   const values = [];
   while (values.length < count) {
     const drawn = await read(bytes * (count - values.length));
@@ -49,12 +49,10 @@ export async function drawBelow(random, bound) {
   return drawn;
 }
 
-/** Flip coins that are true with probability floor(2^64 p / q) / 2^64, without a word if p >= q.
- * @type {(random: Random, count: number, p: number, q: number) => Promise<boolean[]>} */
-export async function flipCoins(random, count, p, q) {
-  if (p >= q) return Array(count).fill(true);
-  const [above, below] = [p, q].map((x) => big(floor(x * 2 ** 1023))); // exact, from 2^-970 on
-  const limit = (above << 64n) / below;
+/** Flip coins that are true with probability floor(2^64 p) / 2^64. @type {(random: Random, count:
+ * number, p: number) => Promise<boolean[]>} */
+export async function flipCoins(random, count, p) {
+  const limit = big(floor(p * 2 ** 64));
   return (await draw(random, count)).map((word) => word < limit);
 }
 

@@ -13,7 +13,7 @@ import { must } from "./errors.js";
  * @type {(text: string) => {plan: any, digest: Uint8Array}} */
 export function readPlan(text) {
   const plan = readJson(text);
-  must(JSON.stringify(plan) === text, "a plan has another form than that of RFC 8785");
+  must(JSON.stringify(plan) === text, "a plan has another form than RFC 8785");
   return { plan, digest: taggedHash("plan v2", utf8(text)) };
 }
 

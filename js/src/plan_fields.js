@@ -6,10 +6,10 @@
  * function decides itself.
  */
 
-import { isWhole } from "./arithmetic.js";
-import { HEX_32 } from "./bytes.js";
+import { areDistinct, isWhole } from "./arithmetic.js";
+import { HEX_32, KEY } from "./bytes.js";
 import { committeeParameters } from "./committee.js";
-import { inPython, must } from "./errors.js";
+import { checked, inPython, must } from "./errors.js";
 
 /** @typedef {any} Shape @typedef {(value: any) => boolean} Check */
 
@@ -32,9 +32,9 @@ function fits(shape, value) {
 
 /** @type {(least: number, most: number) => Check} */
 const number = (least, most) => (x) => x === +x && x >= least && x <= most;
-/** @type {(shape: Shape, most: number) => Check} */
-const list = (shape, most) => (x) =>
-  Array.isArray(x) && fits(most, x.length) && x.every((each) => fits(shape, each));
+/** @type {(shape: Shape, most: number, isSet?: boolean) => Check} */
+const list = (shape, most, isSet = true) => (x) => Array.isArray(x) && fits(most, x.length)
+  && x.every((each) => fits(shape, each)) && (areDistinct(x) || !isSet);
 /** @type {Check} */
 const piece = (x) => Array.isArray(x) && fits([-(2 ** 21 - 1), -4095, 4096], x);
 /** @type {(shape: Shape) => Check} */
@@ -72,14 +72,14 @@ const rates = { corrupt: rate, dropout: rate };
 const drawn = { ...rates, sigma: 128, eta: 128 };
 /** @type {Check} */
 const committee = (x) => fits(x?.volunteers ? { ...drawn, volunteers: 5000, size: 1000 }
-  : { ...rates, members: list(HEX_32, 100), size: orNull(100) }, x);
+  : { ...rates, members: list(KEY, 100), size: orNull(100) }, x);
 const terms = {
-  ...drawn, cohort_size: 1e5, minimum: 1e5, cohorts: 1, registrar: orNull(HEX_32),
+  ...drawn, cohort_size: 1e5, minimum: 1e5, cohorts: 1, registrar: orNull(KEY),
   sum: /^one-shot$/, committee,
 };
 const noise = {
   epsilon: any, delta: share, colluders: any, mode: any, relation: any, theta: any,
-  probability: orNull(share), every_round: truth, join_probability: probability,
+  probability: any, every_round: truth, join_probability: probability,
 };
 /** @type {Check} */
 const table_shape = (x) => x === null || inPython("mechanism", "vote tables");
@@ -92,21 +92,21 @@ const MECHANISMS = {
     { hash_bits: -24, message_bytes: -message_bytes },
     {
       cells: 12_582_912, max_value: 2 ** 31 - 1, prime: 1 - 2 ** 26, table_classes: -(2 ** 16),
-      counter_classes: list(2 ** 53, -(2 ** 16)), string_pieces: list(piece, -(2 ** 16)),
+      counter_classes: list(2 ** 53, -(2 ** 16), false), string_pieces: list(piece, -(2 ** 16)),
       counter_groups: list({ items, counters: 4096 }, -64),
     },
   ],
   "hierarchical-histogram": [{ ...noise, contribution: 1 }, { release }],
   "number-sums": [{ contribution: 1, confidence: number(0.5, 0.5) }, {}],
   triehh: [
-    { ...noise, stride: 8, truncate: truth, vote_tables: truth },
-    { release, level: 1024, frontier: list(/^([0-9a-f]{2}){0,1024}$/, 2 ** 20), table_shape },
+    { ...noise, stride: 8, truncate: truth, vote_tables: any },
+    { release, level: 1024, frontier: list(/^[0-9a-f]*$/, 2 ** 20), table_shape },
   ],
 };
 
-/** Check the fields of a plan. Throws a RefusedError if devices in JavaScript do not have its
- * mechanism, and a MalformedError if a field is missing, unknown or beyond its range. @type {(plan:
- * any) => void} */
+/** Check the fields of a plan; return the numbers of its largest committee. Throws a RefusedError
+ * if devices in JavaScript do not have its mechanism, and a MalformedError if a field is missing,
+ * unknown or beyond its range. @type {(plan: any) => import("./committee.js").Parameters} */
 export function checkFields(plan) {
   const name = `${plan?.mechanism}`;
   const [asked, more] = MECHANISMS[name] ?? inPython("mechanism", name);
@@ -120,7 +120,10 @@ export function checkFields(plan) {
       message_bytes, ...asked,
     },
   }, plan);
-  const { terms: { committee: chosen, registrar } } = plan;
+  const { committee: { volunteers, size }, registrar, minimum, cohort_size } = plan.terms;
+  const whole = committeeParameters(plan.terms.committee);
+  const { corrupt, members, dropouts } = whole;
   // A registrar draws volunteers. If no member may be corrupt, each one could read devices.
-  must((registrar || !chosen.volunteers) && committeeParameters(chosen).corrupt);
+  must((registrar || !volunteers) && corrupt && minimum <= cohort_size);
+  return { ...whole, members: checked(size ?? members, members - dropouts, members) };
 }

@@ -1,19 +1,15 @@
 /** The limits of a device, and the check of a plan against them (`protocol/device_policy`). */
 
-import { floor, max, min } from "./arithmetic.js";
-import { HEX_32 } from "./bytes.js";
-import { committeeParameters } from "./committee.js";
+import { floor, max } from "./arithmetic.js";
+import { KEY } from "./bytes.js";
 import { encodingOf } from "./encode.js";
 import { expect, refuse, refuseBeyond } from "./errors.js";
-import { messageBytes } from "./message.js";
 
 const BYTES_PER_ELEMENT = 2;
-const FIXED_LIMITS = { min_sigma: 40, confidence: 0.5 }; // of every policy
 const TOLERANCE = 1 + 1e-9;
 
-/** @import { Parameters } from "./committee.js" */
 /** @typedef {[limit: string, asked: any, isKept?: any, allowed?: any]} Rule a limit and what the
- * study asks for; by default a number, which is compared with that of the policy */
+ * study asks for; by default a number or a truth value, which is compared with the policy's */
 
 /** Limits of a device, with the names and defaults of `Policy` in Python. */
 export class Policy {
@@ -40,7 +36,7 @@ export class Policy {
    * {Partial<Policy>} [limits] those that differ from the defaults */
   constructor(limits = {}) {
     const own = /** @type {any} */ (this);
-    const isKey = (/** @type {string} */ key) => HEX_32.test(key);
+    const isKey = (/** @type {string} */ key) => KEY.test(key);
     for (const [name, limit] of Object.entries(/** @type {any} */ (limits))) {
       const isRight = name === "committee" ? limit.every(isKey)
         : limit === own[name] || (name === "registrar" ? isKey(limit)
@@ -55,56 +51,50 @@ export class Policy {
  * the first limit that it exceeds, and a MalformedError if the plan cannot be. @type {(plan: any,
  * policy: Policy) => void} */
 export function checkPlan(plan, policy) {
-  const { p, length, fault: impossible, isExact } = encodingOf(plan);
+  const { length, largest, nbytes, isImpossible, isExact } = encodingOf(plan);
   const { question, terms, round, rounds } = plan;
   const { committee, registrar } = terms;
-  const parameters = committeeParameters(committee);
-  const fault = round > rounds ? "has no such round" : impossible;
-  if (fault) refuse("plan", `is impossible: it ${fault}`);
-  const largest = { ...parameters, members: committee.size ?? parameters.members };
-  const nbytes = messageBytes(p, length, largest, registrar ? 64 : 0);
-  const needsNoise = isExact && policy.max_epsilon < Infinity;
-  const limits = /** @type {any} */ ({ ...policy, ...FIXED_LIMITS });
+  if (round > rounds || isImpossible) refuse("plan", "asks for what no honest study does");
+  const limits = /** @type {any} */ ({ ...policy, min_sigma: 40, confidence: 0.5 });
   /** @type {Rule[]} */
   const rules = [
-    ["repeat_exact", true, !question.every_round || policy.repeat_exact],
+    ["repeat_exact", !!question.every_round],
     ["registrar", registrar, [null, registrar].includes(policy.registrar)],
-    ["trust_server_identities", true, policy.registrar || policy.trust_server_identities],
+    ["trust_server_identities", !policy.registrar],
     ["min_cohort", terms.minimum], ["min_corrupt", terms.corrupt], ["min_sigma", terms.sigma],
-    ...committeeRules(committee, parameters, policy),
+    ...committeeRules(committee, largest.corrupt, policy), ["min_committee", largest.members],
     ["max_delta", plan.release ? question.delta : 0],
     ["min_threshold", plan.release?.threshold ?? question.threshold],
     ["confidence", question.confidence],
-    ["accept_exact_estimates", true, !needsNoise || policy.accept_exact_estimates],
+    ["accept_exact_estimates", !!isExact && policy.max_epsilon < Infinity],
     ["max_contribution", question.contribution],
     ["max_upload_bytes", max(length * BYTES_PER_ELEMENT, nbytes)],
   ];
   for (const [limit, asked, isKept, allowed = limits[limit]] of rules) {
-    const isWithin = limit.startsWith("max") ? asked <= allowed * TOLERANCE : asked >= allowed;
+    const isWithin = /^(min|conf)/.test(limit) ? asked >= allowed : asked <= allowed * TOLERANCE;
     if (isKept ?? isWithin) continue;
     refuseBeyond(limit, asked, allowed, limit in policy ? asked : null);
   }
 }
 
-/** @type {(terms: any, whole: Parameters, policy: Policy) => Rule[]} */
-function committeeRules(terms, whole, policy) {
-  const { volunteers, size, sigma, corrupt } = terms;
+/** @type {(terms: any, tolerated: number, policy: Policy) => Rule[]} */
+function committeeRules(terms, tolerated, policy) {
+  const { volunteers, sigma, corrupt } = terms;
   const { committee, registrar, min_volunteers, min_committee_corrupt } = policy;
   if (volunteers) {
     const needed = registrar ? volunteers : `${volunteers} and a registrar`;
     return [
       ["min_volunteers", needed, !!registrar && volunteers >= (min_volunteers ?? Infinity)],
-      ["min_corrupt", corrupt], ["min_sigma", sigma], ["min_committee", size],
+      ["min_corrupt", corrupt], ["min_sigma", sigma],
     ];
   }
-  const { corrupt: tolerated, members } = whole;
+  const named = terms.members.length;
   const isPinned = (/** @type {string} */ key) => committee.includes(key);
   const pinned = terms.members.filter(isPinned).length;
-  const least = max(1, floor(min_committee_corrupt * members + 1e-9));
+  const least = max(1, floor(min_committee_corrupt * named + 1e-9));
   return [
-    ["committee", `all ${members} members`, pinned === members, `${pinned} of them`],
+    ["committee", `all ${named} members`, pinned === named, `${pinned} of them`],
     ["min_committee_corrupt", corrupt, tolerated >= least],
-    ["min_committee", min(size ?? members, members)],
   ];
 }
 

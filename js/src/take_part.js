@@ -4,7 +4,7 @@ import { ceil, max } from "./arithmetic.js";
 import { hex, sha256, subtle, systemRandom, unhex } from "./bytes.js";
 import { openSession } from "./committee.js";
 import { encode } from "./encode.js";
-import { expect, inPython, refuse } from "./errors.js";
+import { expect, refuse } from "./errors.js";
 import { deriveIdentity, enrolAtRegistrar, enrolAtService } from "./identity.js";
 import { browserJournal } from "./journal.js";
 import { keystream } from "./keys.js";
@@ -45,7 +45,8 @@ const STATES = {
  * @property {string | null} limit the name of the policy's limit that refused the study
  * @property {number} leftOut how many of the items the message does not count
  *
- * @typedef {Request & {policy: Policy, journal: Journal, service: string, outcome: Outcome}} Part
+ * @typedef {Request & {policy: Policy, journal: Journal, service: string, outcome: Outcome, token:
+ *   string, registrar: string, registrarToken: string}} Part
  */
 
 /**
@@ -59,21 +60,22 @@ const STATES = {
  * recorded, so that it is not sent. @type {(request: Request) => Promise<Outcome>}
  */
 export async function takePart(request) {
-  const { url, study, policy = new Policy(), journal = browserJournal() } = request;
-  const { token = "", registrar = "", registrarToken = "" } = request;
+  const { url, study, policy = new Policy(), journal = browserJournal(), token = "",
+    registrar = "", registrarToken = "" } = request;
   const service = serviceUrl(url);
   expect(subtle, "a page has keys only under https");
-  expect(/^[\w-]{1,64}$/.test(study), "study is the id of a study");
+  expect(/^[\w-]{1,64}$/.test(study), "study must be an id");
   const areTokens = /^(?!btr_)[!-~]*$/.test(`${token},${registrarToken}`);
   expect(areTokens, "a token is wrong; registrarToken begins with btr_");
   const address = registrar && serviceUrl(registrar);
   const isSecure = /^https:|^http:\/\/(localhost|127[.\d]+|\[::1])(:|\/|$)/.test(address);
   const isOther = isSecure && new URL(address).host !== new URL(url).host;
   expect(!registrar || (isOther && registrarToken && policy.registrar),
-    "a registrar needs https, another host, registrarToken and policy.registrar");
+    "registrar needs https, another host, registrarToken and policy.registrar");
   /** @type {Outcome} */
   const outcome = { state: "finished", round: null, error: "", limit: null, leftOut: 0 };
-  const part = { ...request, policy, journal, service, outcome, registrar: address };
+  const own = { policy, journal, service, outcome, token, registrar: address, registrarToken };
+  const part = { ...request, ...own };
   try {
     const done = await journal.alone(() => participate(part));
     return done ?? { ...outcome, state: "in use", error: "another tab takes part: close one" };
@@ -112,8 +114,8 @@ async function participate(part) {
 /** Return the vector whose message the journal has recorded, in the first round after `after` that
  * takes devices. @type {(part: Part, identity: Identity, after: number) => Promise<Vector>} */
 async function recordMessage(part, identity, after) {
-  const { study, items, consent, collection = "default", registrar, registrarToken = "" } = part;
-  const { policy, journal, service, outcome, wait = 0 } = part;
+  const { study, items, consent, collection = "default", registrar, registrarToken, policy,
+    journal, service, outcome, wait = 0 } = part;
   const poll = wait / ceil(wait / POLL_SECONDS) || 0;
   const path = `/v1/studies/${study}/rounds/open?after=${after}&wait=${poll}`;
   const view = await send(service + path, { ticket: identity.credential, wait });
@@ -121,9 +123,8 @@ async function recordMessage(part, identity, after) {
   const opened = readPlan(view.plan);
   const { plan } = opened;
   checkPlan(plan, policy);
-  const { round, question } = plan;
+  const { round } = plan;
   if (plan.study !== study || round <= after) refuse("plan", "shows the plan of another round");
-  if ((question.join_probability ?? 1) !== 1) inPython("join_probability", "coins who takes part");
   const vector = { service, study, round, collection };
   await journal.record(vector, policy, plan); // only checks, before anybody is asked
   if (consent && !(await consent(plan))) refuse("consent", "is refused by the user");

@@ -86,7 +86,7 @@ async function sendOnce(url, { ticket, json, bytes }) {
   if (ok) return document;
   fail(`${document.detail ?? `${url} answered ${status}`}`, {
     status, type: `${document.type}`.split("urn:blindtally:problem:")[1] ?? "",
-    retryAfter: min(max(0, Number(headers.get("retry-after")) || 0), MAX_RETRY_AFTER),
+    retryAfter: min(max(0, +`${headers.get("retry-after")}` || 0), MAX_RETRY_AFTER),
   });
 }
 

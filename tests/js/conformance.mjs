@@ -1,11 +1,11 @@
 // Tries the known answers of tests/vectors on the modules of js/src, in Node or in a page.
 import { hex, statement, systemRandom, unhex } from "../../js/src/bytes.js";
 import { checkAuthority, committeeParameters, readCommittee } from "../../js/src/committee.js";
+import { encodingOf } from "../../js/src/encode.js";
 import { pack, packedBytes } from "../../js/src/field.js";
 import { agreementKey, checkIdentity, signingKey, verify } from "../../js/src/keys.js";
 import { makeMessage, messageBytes } from "../../js/src/message.js";
 import { enrolmentScope, readPlan } from "../../js/src/plan.js";
-import { checkFields } from "../../js/src/plan_fields.js";
 import { digest } from "../../js/src/sha256.js";
 
 const refuses = async (make) => {
@@ -86,9 +86,12 @@ const LISTS = {
     no_committees: ({ committee }, { one_shot_sums: [{ registrar }] }) =>
       refuses(async () => checkAuthority(await session(committee, registrar))),
   },
+  encodings: {
+    impossible_plans: ({ text }) => refuses(() => encodingOf(readPlan(text).plan)),
+  },
   plans: {
     plans: async ({ text, digest }) => hex((await readPlan(text)).digest) === digest,
-    no_plans: ({ text }) => refuses(async () => checkFields((await readPlan(text)).plan)),
+    no_plans: ({ text }) => refuses(() => encodingOf(readPlan(text).plan)),
     scopes: async ({ plan, scope }) => hex(await enrolmentScope(plan)) === scope,
   },
 };

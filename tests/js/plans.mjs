@@ -1,9 +1,9 @@
 import { readPlan } from "../../js/src/plan.js";
-import { checkFields } from "../../js/src/plan_fields.js";
+import { encodingOf } from "../../js/src/encode.js";
 
 const isRead = async (text) => {
   try {
-    checkFields((await readPlan(text)).plan);
+    encodingOf((await readPlan(text)).plan);
     return true;
   } catch (error) {
     if (["RefusedError", "MalformedError"].includes(error.name)) return false;

@@ -1,18 +1,26 @@
 """Random plans of one-shot sums that a device in JavaScript answers, with items and policies."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Any
 
 import numpy as np
+import rfc8785
+from pydantic import ValidationError
 
 from client.device.encoding import encode, make_contribution
 from protocol.committee_terms import AnyCommitteeTerms, CommitteeTerms, VolunteerTerms
 from protocol.device_policy.plan_check import max_copies, plan_violations
 from protocol.device_policy.policy import Policy
-from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, parse_plan, parse_question
+from protocol.mechanisms.registry import (
+    SUM_MECHANISMS,
+    AnyPlan,
+    parse_plan,
+    parse_question,
+    read_plan,
+)
 from protocol.mechanisms.tracked.mechanism import round_primes
 from protocol.question_and_plan import Terms, first_plan_fields
 from protocol.randomness import keyed_words
@@ -21,6 +29,10 @@ from secagg.oneshot.moduli import joined
 from tests.support.one_shot_lanes import KEYS
 
 MECHANISMS = ("tracked", "tracked", "triehh", "hierarchical-histogram", "number-sums")
+_VALUES = (-1, 0, 0.5, 1e18, 1e300, "x", "", "a" * 64, None, True, [], ["x"], {}, {"kind": "utf8"})
+# JavaScript reads none of these values, and refuses a join_probability below 1.
+_UNREAD = {"epsilon", "colluders", "mode", "relation", "theta", "probability", "vote_tables"}
+_UNREAD |= {"join_probability"}
 _LETTERS = "ab\u00e9\U0001f600\uff5e"  # the last two have another order as UTF-16
 
 
@@ -66,9 +78,9 @@ def _policy_of(
 
 def _terms(rng: Random) -> Terms:
     size = rng.choice((60, 300, 1_000, 20_000))
-    committee: AnyCommitteeTerms = CommitteeTerms(
-        members=KEYS[: rng.randrange(5, 8)], dropout=rng.choice((0.0, 0.2))
-    )
+    members, dropout = KEYS[: rng.randrange(5, 8)], rng.choice((0.0, 0.2))
+    most = rng.choice((None, len(members)))
+    committee: AnyCommitteeTerms = CommitteeTerms(members=members, dropout=dropout, size=most)
     if rng.random() < 0.3:
         committee = VolunteerTerms(volunteers=rng.choice((60, 200)), size=30)
     registrar = KEYS[0] if isinstance(committee, VolunteerTerms) or rng.random() < 0.5 else None
@@ -119,9 +131,7 @@ def _question(rng: Random, name: str) -> dict[str, Any]:
     if name == "triehh":
         domain = _text_domain(rng, ("alphabet", "utf8", "interval"))
         own = {"domain": domain, "stride": rng.randrange(1, 3), "truncate": rng.random() < 0.5}
-        if rng.random() < 0.3:
-            own |= {"contribution": 1, "join_probability": 0.9}
-        return shared | sampled | own | {"every_round": "join_probability" in own}
+        return shared | sampled | own | {"every_round": rng.random() < 0.3}
     if name == "hierarchical-histogram":
         domain = rng.choice((_interval(rng), {"kind": "utf8", "max_bytes": 2}))
         return shared | sampled | {"domain": domain, "contribution": 1, "every_round": False}
@@ -167,18 +177,11 @@ def _later_plan(rng: Random, plan: Any) -> AnyPlan:
         if domain.kind == "hashed" and rng.random() < 0.5
     ]
     prime = rng.choice(round_primes(plan.question, plan.terms))
-    return plan.next_round(
-        rng,
-        round=min(plan.rounds, rng.randrange(2, 6)),
-        counter_groups=groups,
-        counter_classes=sizes,
-        string_pieces=pieces,
-        prime=prime,
-        cells=rng.choice((12, 48, 204, 216, 600)),
-        t=rng.choice((1, 1.5, 2.7, 9.5)),
-        max_value=rng.randrange(1, prime),
-        table_classes=rng.randrange(1, 4),
-    )
+    counters = {"counter_groups": groups, "counter_classes": sizes, "string_pieces": pieces}
+    table = {"cells": rng.choice((12, 48, 204, 216, 600)), "table_classes": rng.randrange(1, 4)}
+    values = {"prime": prime, "max_value": rng.randrange(1, prime)}
+    number, t = min(plan.rounds, rng.randrange(2, 6)), rng.choice((1, 1.5, 2.7, 9.5))
+    return plan.next_round(rng, round=number, t=t, **counters, **table, **values)
 
 
 def _items(rng: Random, domain: Any) -> list[tuple[str, int]]:
@@ -200,16 +203,50 @@ def _policy(rng: Random, terms: Terms) -> dict[str, Any]:
     known = {"committee": list(KEYS)} if rng.random() < 0.9 else {}
     registrar = {"registrar": terms.registrar} if rng.random() < 0.7 else {}
     choices: dict[str, Any] = {
-        "trust_server_identities": True,
         "min_threshold": rng.choice((1, 4)),
-        "min_cohort": 20,
-        "min_corrupt": 0.05,
-        "max_delta": 1,
-        "max_contribution": 5,
         "max_upload_bytes": rng.choice((1_000, 10_000)),
-        "accept_exact_estimates": True,
-        "min_committee": 6,
         "min_volunteers": rng.choice((60, 100)),
-        "repeat_exact": True,
     }
+    choices |= {"min_cohort": 20, "min_corrupt": 0.05, "max_delta": 1, "max_contribution": 5}
+    choices |= {"trust_server_identities": True, "accept_exact_estimates": True}
+    choices |= {"min_committee": 6, "repeat_exact": True}
     return known | registrar | {name: v for name, v in choices.items() if rng.random() < 0.6}
+
+
+def text_of(document: Any) -> str:
+    """Return the canonical text of a plan's document, which may be no plan."""
+    return rfc8785.dumps(document).decode()
+
+
+def changes(document: Any) -> Iterator[str]:
+    """Yield texts of `document` with another value of a field, without a field, and with more.
+
+    Of a list, the first entry is changed or repeated.
+    """
+    return map(text_of, _changes(document))
+
+
+def _changes(document: Any) -> Iterator[Any]:
+    if isinstance(document, Mapping):
+        yield document | {"unknown": 1}
+        for name, value in document.items():
+            yield {other: document[other] for other in document if other != name}
+            for changed in () if name in _UNREAD else (*_VALUES, *_changes(value)):
+                yield document | {name: changed}
+    elif isinstance(document, list) and document:
+        yield [*document, document[0]]
+        for changed in (*_VALUES, *_changes(document[0])):
+            yield [changed, *document[1:]]
+    elif isinstance(document, int | float):
+        yield from (document + 1, 2 * document, 40 * document)
+
+
+def refusal_of(text: str) -> str | None:
+    """Return why Python refuses the text of a plan, None if it does not."""
+    try:
+        read_plan(text)
+    except ValidationError as error:
+        return str(error.errors()[0]["msg"])
+    except ValueError as error:  # the text is not canonical
+        return str(error)
+    return None

@@ -1,23 +1,28 @@
 /** Sums of numbers: the devices, their numbers and squares, in digits. */
 
 import { big, ceil, digitsOf, firstTrue, floor, joined } from "../arithmetic.js";
-import { log2, power, range, zeros } from "../arithmetic.js";
+import { log2, max, power, range, zeros } from "../arithmetic.js";
 import { unhex } from "../bytes.js";
 import { primeAbove } from "../committee.js";
 import { domainOf } from "../domains.js";
-import { checked } from "../errors.js";
+import { checked, must } from "../errors.js";
 import { MAX_PRIME, packedBytes } from "../field.js";
 import { seededStream, uniform } from "../hashing.js";
 
 /** @import { Encoder } from "../encode.js" */
 
 const MAX_DIGITS = 8; // of a square
+const MAX_NUMBER = 1e100; // of which variances are finite
+const MAX_SUM = 2 ** 63; // of squares in all rounds
 const MIN_CHECK_BITS = 60;
 
 /** @type {Encoder} */
-export function numberSums({ question, terms, seed }) {
+export function numberSums({ question, terms, rounds, seed }) {
   const domain = domainOf(question.domain);
-  const largest = checked(power(domain.base, domain.width), 2, 2 ** 32) - 1;
+  const cells = checked(power(domain.base, domain.width), 2, 2 ** 32);
+  const largest = cells - 1;
+  const most = max(-question.domain.low, question.domain.high);
+  must(most <= MAX_NUMBER && cells ** 2 * terms.cohort_size * rounds < MAX_SUM);
   // The formats by the digits of a square. The first with the least bytes counts. The last fits,
   // because its base is at most 256, and a cohort has at most 10^5 devices.
   const formats = range(MAX_DIGITS, 1).flatMap((count) => {

@@ -1,6 +1,6 @@
 /** Counters of known items, pieces of their strings, and a table of samples of the others. */
 
-import { big, bitLength, ceil, digitsOf, floor, max, sum, zeros } from "../arithmetic.js";
+import { areDistinct, big, bitLength, ceil, digitsOf, floor, max, sum, zeros } from "../arithmetic.js";
 import { hex, unhex, utf8 } from "../bytes.js";
 import { primeAbove } from "../committee.js";
 import { domainOf } from "../domains.js";
@@ -27,15 +27,14 @@ function thin(classes, words, count) {
   return kept;
 }
 
-/** Return what no earlier rounds of an honest study can explain. @param {any} plan */
-function faultOf({ question, round, rounds, terms, counter_groups, string_pieces: pieces }) {
+/** Return whether no earlier rounds of an honest study can explain a plan. @param {any} plan */
+function isUnexplained({ question, round, rounds, terms, counter_groups, string_pieces: pieces }) {
   const { domain, threshold, contribution } = question;
   const end = max(...pieces.map((/** @type {Piece} */ [, start, size]) => start + size));
   const heavy = floor((rounds * terms.cohort_size * contribution) / threshold);
   const areImpossible = !domain.key_bits || end > domain.max_bytes || threshold <= contribution
     || pieces.length > 2 * heavy;
-  const isEarly = round === 1 && counter_groups.length;
-  if (isEarly || (pieces.length && areImpossible)) return "asks for what no earlier round explains";
+  return (round === 1 && counter_groups.length) || (pieces.length && areImpossible);
 }
 
 /** @type {Encoder} */
@@ -58,12 +57,12 @@ export function tracked(plan) {
   const bits = bitLength(p) - 1; // of an element of a piece
   const elementsOf = (/** @type {Piece} */ [, , size]) => ceil((8 * size) / bits);
   const stringsLength = sum(pieces.map(elementsOf));
-  const names = [...rows.keys()];
-  must(pieces.every((/** @type {Piece} */ [row]) => row < names.length));
+  const fetched = pieces.map((/** @type {Piece} */ [row]) => row);
+  must(areDistinct(fetched) && max(...fetched) < rows.size);
   const thinnedLength = LEVELS.length * (classes.length + tableClasses);
   return {
     p, length: counters + stringsLength + table.length + thinnedLength,
-    fault: faultOf(plan),
+    isImpossible: isUnexplained(plan),
     async encode(held, random) {
       const { elements, insert } = await table.make(unhex(plan.seed));
       const rest = held.filter(({ name }) => !rows.has(name));
@@ -86,6 +85,7 @@ export function tracked(plan) {
       for (const place of places) counts[place] += 1;
       const thinnedCounts = thin(places.map((place) => classOf[place]), words, classes.length);
 
+      const names = [...rows.keys()];
       const strings = pieces.flatMap((/** @type {Piece} */ piece) => {
         const [row, start, size] = piece;
         const sums = zeros(elementsOf(piece));
