@@ -21,7 +21,7 @@ the variance m / E, without a prior.
 
 An item may also be absent from the first blocks, and appear before any later block with the same
 probability. Most items without early tokens are just sampled rarely, as long as they are unknown;
-so the share of items that appear is an assumption, unless frequent items show that it is larger.
+so the share of items that appear is measured of frequent items, and is larger than their share.
 
 A forward recursion over the end of the first segments, and a backward one over the start of the
 last, weigh all 2^(B-1) divisions of B blocks in time B^2. They give the exact mean and variance of
@@ -74,7 +74,9 @@ import numpy as np
 
 from protocol.estimation.segments import (
     APPEARING_SHARE,
+    LEAST_APPEARING_SHARE,
     MAX_APPEARING_SHARE,
+    RARE_PER_FREQUENT,
     ChangeRates,
     Divisions,
     History,
@@ -122,7 +124,7 @@ def measure_change_rates(history: History, dispersion: float) -> ChangeRates:
     """Return the probabilities of changes, measured from the most frequent items.
 
     Each probability of a change is drawn to the median of all by a few virtual items. The share of
-    items that appear late is not below `APPEARING_SHARE`.
+    all items that appear late is larger than that of the measured ones (`RARE_PER_FREQUENT`).
     """
     blocks = history.observed.shape[1]
     sample = np.argsort(-history.observed.sum(axis=1), kind="stable")[:CHANGE_RATE_ITEMS]
@@ -138,8 +140,9 @@ def measure_change_rates(history: History, dispersion: float) -> ChangeRates:
             late += appeared
         usual = float(np.median(counts)) / len(sample)
         rates[1:] = (counts + virtual * usual) / (len(sample) + virtual)
-        appearing = max(APPEARING_SHARE, min(late / len(sample), MAX_APPEARING_SHARE))
-    return ChangeRates(rates, appearing)
+        appearing = max(_MIN_RATE, min(late / len(sample), MAX_APPEARING_SHARE))
+    usual = min(RARE_PER_FREQUENT * appearing, APPEARING_SHARE)
+    return ChangeRates(rates, max(appearing, usual, LEAST_APPEARING_SHARE))
 
 
 def segmented_totals(

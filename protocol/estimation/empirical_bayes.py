@@ -26,7 +26,9 @@ counts let it be unlike the others.
 Only *shown* items take part. Of a known item with s samples, five devices or more had b or fewer
 of them: an item of count c has b samples with probability P(Bin(c, p) >= b). It has one by which it
 becomes known with probability 1 - (1 - p0)^c, if a share p0 of all tokens is sampled before items
-are counted. The smaller of both is pi, the probability that the item is shown. So likelihoods are
+are counted. The smaller of both is pi, the probability that the item is shown. Where items are
+counted once they were sampled, pi is not that of an item's own p: those that were found have the
+larger one. Then a mechanism computes pi from its rounds (`ShownChances`). So likelihoods are
 conditional (divided by pi), the distribution that is fitted is h pi, that of shown items, and each
 shown item stands for (1 - pi) / pi hidden ones of its count. For example, at p = 1/8 an item of 40
 tokens has five samples with probability 0.56. The fit starts from Zipf's law, because shown items
@@ -41,6 +43,7 @@ number of hidden items from [HorvitzThompson52]; samples that stand for estimate
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -107,19 +110,38 @@ class Posterior:
     hidden_heavy: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class ShownChances:
+    """Probability that an item is shown, by its count, the same for all items of a count.
+
+    A known item that was never counted was sampled by a `share`, and is firm with `firm` samples.
+    `of` returns the probabilities of counts (c,) where a given number of samples suffices.
+    """
+
+    share: float
+    firm: float
+    of: Callable[[Floats, float], Floats]
+
+    @property
+    def bar(self) -> tuple[float, float, float]:
+        """Return samples, share and least samples of an item that just is firm."""
+        return self.firm, max(self.share, _MIN_SHARE), self.firm
+
+
 def posterior(
     counts: Floats,
     variances: Floats,
     threshold: float,
-    known_share: float,
+    known: "float | ShownChances",
     least_shares: Floats | float = 0.0,
     confidence: float = math.inf,
 ) -> Posterior:
     """Return the posterior of items with estimated `counts` and their `variances`.
 
-    Each token made its item known with probability `known_share`. An item would not be shown with
-    less than `least_shares` (k,) of its samples. Where that is above 1, an item takes no part in
-    the fit, and no other result depends on it, unless it is heavy with probability `confidence`.
+    Each token made its item known with probability `known`, unless these are the probabilities of
+    being shown. An item would not be shown with less than `least_shares` (k,) of its samples. Where
+    that is above 1, an item takes no part in the fit, and no other result depends on it, unless it
+    is heavy with probability `confidence`.
     """
     if not len(counts):
         return Posterior(counts, variances, counts)
@@ -132,8 +154,8 @@ def posterior(
     fitted = np.where(distinct[2] <= distinct[0], sizes, 0)
     edges = grid_edges(counts[takes_part], threshold)
     grid, likelihoods = grid_middles(edges), _likelihoods(distinct[0], distinct[1], edges)
-    known = -np.expm1(grid * np.log1p(-min(max(known_share, _MIN_SHARE), 1 - 1e-12)))
-    shown = np.minimum(known, _chances_of_samples(distinct[2], distinct[1], grid))
+    bars = distinct if isinstance(known, float) else np.array(known.bar)[:, np.newaxis]
+    shown = np.broadcast_to(_shown(known, bars[2], bars[1], grid), likelihoods.shape)
     errors = np.sqrt(variances / counts / threshold)
     width = smoothing_width(counts[takes_part], errors[takes_part], threshold)
     prior = fit_prior(likelihoods, fitted, width, shown=shown)
@@ -147,9 +169,8 @@ def posterior(
         moments[:, ~is_firm] = _faint_moments(samples, shares, prior, threshold)
     means, spread, heavy = moments[:, rows.reshape(-1)]
     is_precise = variances < (_MIN_RELATIVE_ERROR * counts) ** 2
-    bars = _seen_bars(distinct, prior, edges, is_heavy, confidence)
-    lower = bars < distinct[2]
-    shown[lower] = np.minimum(known, _chances_of_samples(bars[lower], distinct[1, lower], grid))
+    least = _seen_bars(bars, prior, edges, is_heavy, confidence)
+    shown = _shown(known, least, bars[1], grid)
     seen = np.where((fitted > 0) | (moments[2] >= confidence), sizes, 0)
     hidden = seen[:, np.newaxis] * weights * (1 - shown) / shown
     return Posterior(
@@ -158,6 +179,17 @@ def posterior(
         np.where(is_precise, probabilities_of_reaching(counts, variances, threshold), heavy),
         float((hidden * is_heavy).sum()),
     )
+
+
+def _shown(known: float | ShownChances, least: Floats, shares: Floats, grid: Floats) -> Floats:
+    """Return the probabilities (k, c) of being shown with `least` samples (k,)."""
+    if isinstance(known, ShownChances):
+        chances = known.of(grid, float(least[0]))[np.newaxis]
+    else:
+        share = min(max(known, _MIN_SHARE), 1 - 1e-12)
+        once = -np.expm1(grid * np.log1p(-share))
+        chances = np.minimum(once, _chances_of_samples(least, shares, grid))
+    return np.maximum(chances, _MIN_CHANCE)
 
 
 def _seen_bars(

@@ -29,7 +29,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.estimation.change_points import measure_change_rates, relevant_rows, segmented_totals
-from protocol.estimation.empirical_bayes import Posterior, decision_threshold, posterior
+from protocol.estimation.empirical_bayes import (
+    Posterior,
+    ShownChances,
+    decision_threshold,
+    posterior,
+)
 from protocol.estimation.estimates import (
     COUNT_COLUMN,
     HOLDERS_COLUMN,
@@ -266,9 +271,8 @@ class SampledCounts(SumMechanism[SumQ, P]):
         least = question.least_holders / np.maximum(shown.column(HOLDERS_COLUMN), 1e-9)
         least[firm] = np.minimum(least[firm], 1.0)  # which rounding may exceed
         threshold = decision_threshold(question.threshold)
-        return posterior(
-            counts, variances, threshold, self.known_share(fitted), least, question.confidence
-        )
+        known = self.known_by(question, fitted)
+        return posterior(counts, variances, threshold, known, least, question.confidence)
 
     def estimates_quality(self, question: SumQ) -> bool:
         del question
@@ -287,8 +291,9 @@ class SampledCounts(SumMechanism[SumQ, P]):
         totals, usual = estimated
         return totals, np.where(flags(state), np.maximum(variances, usual), usual)
 
-    def known_share(self, state: StudyState) -> float:
+    def known_by(self, question: SumQ, state: StudyState) -> float | ShownChances:
         """Return the share of all tokens by which items became known; here the sampled share."""
+        del question
         devices = state.arrays.get(_DEVICES_ARRAY, np.ones(1))
         return float(state.arrays.get(_EXPOSURE_ARRAY, devices).sum() / devices.sum())
 

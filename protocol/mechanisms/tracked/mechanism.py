@@ -23,6 +23,7 @@ from protocol.description import (
 from protocol.domains import Domain
 from protocol.domains.hashed import Hashed
 from protocol.domains.known_items import KnownItems
+from protocol.estimation.empirical_bayes import ShownChances
 from protocol.estimation.estimates import Estimate, FinalAnswer, ranked
 from protocol.estimation.rate_changes import RateHistory
 from protocol.histograms import Histogram, KeyedHistograms, keyed_histograms
@@ -49,7 +50,7 @@ from protocol.mechanisms.tracked.observations import (
     rate_history_of,
     record_round,
     record_slips,
-    sampled_share,
+    shown_chances,
     with_measured_drift,
 )
 from protocol.mechanisms.tracked.plan import (
@@ -310,8 +311,8 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
         totals, variances = estimate_totals(history_of(state), drift_of(state), question.threshold)
         return totals, variances + state.column(SLIP_VARIANCE_COLUMN)
 
-    def known_share(self, state: StudyState) -> float:
-        return sampled_share(state)
+    def known_by(self, question: TrackedQuestion, state: StudyState) -> ShownChances:
+        return shown_chances(state, question.least_holders)
 
 
 def _read_counters(

@@ -10,10 +10,12 @@ be heavy after many rounds with few samples. If there are very many items, the r
 (`forecast.py`).
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
+from protocol.estimation.empirical_bayes import ShownChances
 from protocol.estimation.estimates import Estimate, add_estimates
 from protocol.estimation.rate_changes import RateHistory
 from protocol.estimation.segments import History
@@ -128,10 +130,43 @@ def rate_history_of(plan: Plan, state: StudyState, names: Sequence[str]) -> Rate
     )
 
 
-def sampled_share(state: StudyState) -> float:
-    """Return the share of all tokens that were sampled while their items were not counted."""
-    sampled, devices = state.arrays[_SAMPLED_EXPOSURE_ARRAY], state.arrays[_DEVICES_ARRAY]
-    return float(sampled.sum() / devices.sum())
+def shown_chances(state: StudyState, firm: float) -> ShownChances:
+    """Return the probabilities of being shown, for items that are firm with `firm` devices.
+
+    An item is counted from the first block on before which it has as many samples as the rarest
+    item of `state` that was counted from then on. Until then it is sampled, at its rate in all
+    rounds. For example, 50 tokens in two rounds are never sampled in the first one, at t = 22, with
+    probability 0.32. Then five samples are needed in the second.
+    """
+    history = history_of(state)
+    sampled, total = state.arrays[_SAMPLED_EXPOSURE_ARRAY], history.devices.sum()
+    is_counted = history.exposure > (history.devices + sampled[: len(history.devices)]) / 2
+    begins = is_counted & (is_counted.cumsum(axis=1) == 1)
+    earlier = np.rint(history.observed.cumsum(axis=1) - history.observed)
+    needed = np.where(begins, np.maximum(earlier, 1), np.inf).min(axis=0, initial=np.inf)
+
+    def of(counts: Floats, bar: float) -> Floats:
+        apart, counted = np.zeros((2, len(counts), math.ceil(firm)))  # by the devices so far
+        apart[:, 0] = 1
+        for block, devices in enumerate(history.devices):
+            moved = np.arange(apart.shape[1]) >= needed[block]
+            counted[:, moved] += apart[:, moved]
+            apart[:, moved] = 0
+            apart = _add_poisson(apart, counts * sampled[block] / total)
+            counted = _add_poisson(counted, counts * devices / total)
+        hidden: Floats = apart[:, : math.ceil(bar)].sum(axis=1) + counted.sum(axis=1)
+        return 1 - hidden
+
+    return ShownChances(float(sampled.sum() / total), firm, of)
+
+
+def _add_poisson(numbers: Floats, means: Floats) -> Floats:
+    """Return the distributions of `numbers` (c, n) with Poisson ones of `means` (c,) added."""
+    sums, added = np.zeros_like(numbers), np.exp(-means)[:, np.newaxis]
+    for more in range(numbers.shape[1]):
+        sums[:, more:] += added * numbers[:, : numbers.shape[1] - more]
+        added = added * means[:, np.newaxis] / (more + 1)
+    return sums
 
 
 def drift_of(state: StudyState) -> Drift:

@@ -15,6 +15,7 @@ from protocol.estimation.change_points import (
 )
 from protocol.estimation.segments import (
     APPEARING_SHARE,
+    LEAST_APPEARING_SHARE,
     SEGMENT_RATE_FACTORS,
     SEGMENT_RATE_SHAPE,
     ChangeRates,
@@ -141,7 +142,8 @@ def test_errors_are_as_large_as_stated_if_items_appear_late(share: float) -> Non
     assert 0.02 < (np.abs(z_scores) > 2).mean() < 0.065
     assert (np.abs(z_scores) > 5).sum() <= (1 if share < 1 else 6)
     assert 0.8 < np.sqrt((z_scores**2).mean()) < 1.1
-    assert min(share, 0.5) * 0.7 < change_rates.appearing < max(APPEARING_SHARE, share) + 0.05
+    most = max(LEAST_APPEARING_SHARE, share + 0.05)
+    assert min(share, 0.5) * 0.7 < change_rates.appearing <= most
     assert change_rates.changes.max() < 0.01
 
 
