@@ -70,7 +70,7 @@ export function journalIn(store) {
     /** Delete a message, which is sent no more, and keep its digest. @param {string} digest */
     forget: (digest) => update((lines) => {
       const number = lines.findIndex((line) => line.digest === digest);
-      return [number, { ...lines[number], message: "" }];
+      return lines[number] ? [number, { ...lines[number], message: "" }] : null;
     }),
 
     /** Record a vector, which may be sent once this has returned; without a digest, only check it.

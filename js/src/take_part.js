@@ -63,7 +63,7 @@ export async function takePart(request) {
   const { url, study, policy = new Policy(), journal = browserJournal(), token = "",
     registrar = "", registrarToken = "" } = request;
   const service = serviceUrl(url);
-  expect(subtle, "a page has keys only under https");
+  expect(subtle, "a page needs https");
   expect(/^[\w-]{1,64}$/.test(study), "study must be an id");
   const areTokens = /^(?!btr_)[!-~]*$/.test(`${token},${registrarToken}`);
   expect(areTokens, "a token is wrong; registrarToken begins with btr_");

@@ -16,7 +16,6 @@ import { readJson } from "./plan.js";
 
 const TRANSIENT = [0, 408, 429, 500, 502, 503, 504]; // 0: no answer
 const MAX_DOCUMENT_BYTES = 4 * 2 ** 20; // of JSON: a plan of `tracked` lists thousands of items
-const MAX_ERROR_CHARACTERS = 2000; // of a text that a service can choose
 const PATIENCE_SECONDS = 60; // in which a request is repeated
 const REQUEST_MILLISECONDS = 300_000; // of the largest document on a slow line
 const FIRST_PAUSE = 0.1; // seconds, as the three below
@@ -61,8 +60,7 @@ export async function send(url, options) {
 async function sendOnce(url, { ticket, json, bytes }) {
   /** @type {(text: string, facts: object) => never} */
   const fail = (text, facts) => {
-    const shown = text.replaceAll(ticket, "(secret)").slice(0, MAX_ERROR_CHARACTERS);
-    throw namedError("ServiceError", shown.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, "?"), facts);
+    throw namedError("ServiceError", text.replaceAll(ticket, "(secret)"), facts);
   };
   let answer, /** @type {any} */ text;
   try {

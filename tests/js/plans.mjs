@@ -6,7 +6,8 @@ const isRead = async (text) => {
     encodingOf((await readPlan(text)).plan);
     return true;
   } catch (error) {
-    if (["RefusedError", "MalformedError"].includes(error.name)) return false;
+    const isShown = error.message.length < 2100 && !/\p{C}/u.test(error.message);
+    if (["RefusedError", "MalformedError"].includes(error.name) && isShown) return false;
     throw error;
   }
 };

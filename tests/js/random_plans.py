@@ -29,7 +29,23 @@ from secagg.oneshot.moduli import joined
 from tests.support.one_shot_lanes import KEYS
 
 MECHANISMS = ("tracked", "tracked", "triehh", "hierarchical-histogram", "number-sums")
-_VALUES = (-1, 0, 0.5, 1e18, 1e300, "x", "", "a" * 64, None, True, [], ["x"], {}, {"kind": "utf8"})
+_VALUES = (
+    -1,
+    0,
+    0.5,
+    1e18,
+    1e300,
+    "x",
+    "\x1b",
+    "",
+    "a" * 64,
+    None,
+    True,
+    [],
+    ["x"],
+    {},
+    {"kind": "utf8"},
+)
 # JavaScript reads none of these values, and refuses a join_probability below 1.
 _UNREAD = {"epsilon", "colluders", "mode", "relation", "theta", "probability", "vote_tables"}
 _UNREAD |= {"join_probability"}
