@@ -30,7 +30,6 @@ maximum and its proof are ours.
 """
 
 import math
-from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
 
 MAX_THRESHOLD = 10_000
 _MAX_OTHERS = 2.0**52  # others for which a suppressed cell is impossible
-_MAX_EPSILON = 100.0  # of the bounds
+_MAX_EPSILON = 100.0  # of the KL form
 
 
 def check_parameters(probability: float, threshold: int) -> None:
@@ -141,7 +140,15 @@ def kl_delta(probability: float, threshold: int, epsilon: float) -> float:
 
 def kl_epsilon(probability: float, threshold: int, delta: float, levels: int = 1) -> float:
     """Return the KL form's epsilon of all `levels` together; infinity if none is below 100."""
-    return _smallest_epsilon(lambda x: kl_delta(probability, threshold, x), delta, levels)
+    if not 0 < delta < 1 or levels < 1:
+        raise ValueError(
+            f"delta must be between 0 and 1, not {delta}, and levels 1 or more, not {levels}"
+        )
+    if kl_delta(probability, threshold, _MAX_EPSILON) > delta / levels:
+        return math.inf
+    return levels * boundary(
+        lambda x: kl_delta(probability, threshold, x) <= delta / levels, 0.0, _MAX_EPSILON
+    )
 
 
 def cormode21_epsilon(probability: float, threshold: int, delta: float, levels: int = 1) -> float:
@@ -153,15 +160,3 @@ def cormode21_epsilon(probability: float, threshold: int, delta: float, levels: 
     if threshold < 3 - math.log(delta / levels) or threshold * probability >= 1:
         return math.inf
     return -levels * math.log1p(-threshold * probability)
-
-
-def _smallest_epsilon(delta_at: Callable[[float], float], delta: float, levels: int) -> float:
-    """Return `levels` times the smallest epsilon up to 100 whose delta is `delta` / `levels`."""
-    if not 0 < delta < 1 or levels < 1:
-        raise ValueError(
-            f"delta must be between 0 and 1, not {delta}, and levels 1 or more, not {levels}"
-        )
-    if delta_at(_MAX_EPSILON) > delta / levels:
-        return math.inf
-    smallest = boundary(lambda x: delta_at(x) <= delta / levels, 0.0, _MAX_EPSILON)
-    return levels * smallest
