@@ -41,7 +41,7 @@ export class Policy {
       const isRight = name === "committee" ? limit.every(isKey)
         : limit === own[name] || (name === "registrar" ? isKey(limit)
           : limit >= 0 && typeof limit === typeof (own[name] ?? 0));
-      expect(Object.hasOwn(own, name) && isRight, `a policy has no ${name} = ${limit}`);
+      expect(Object.hasOwn(own, name) && isRight, `a policy's ${name} cannot be ${limit}`);
       own[name] = limit;
     }
   }
