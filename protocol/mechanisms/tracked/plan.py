@@ -43,7 +43,7 @@ from protocol.mechanisms.tracked.string_fetching import (
     StringPiece,
     StringPieces,
 )
-from protocol.mechanisms.tracked.thinned_counts import LEVELS, class_limit, thin, window_doubt
+from protocol.mechanisms.tracked.thinned_counts import LEVELS, table_class_limit, thin, window_doubt
 from protocol.numerics.array_types import Indices, Integers, Keys
 from protocol.question_and_plan import AUTO_BYTES, MAX_MESSAGE_BYTES, Plan, Terms
 from protocol.randomness import RandomWords
@@ -106,7 +106,7 @@ class ResidualSampling:
     def classes(self) -> int:
         """Return the classes of the table's keys with which a one-shot sum thins its values."""
         prime = self.moduli.prime
-        return max(1, math.ceil(self.expected_units / class_limit(prime))) if prime else 0
+        return max(1, math.ceil(self.expected_units / table_class_limit(prime))) if prime else 0
 
     def has_room(self, nbytes: int) -> bool:
         """Return whether one key fits in `nbytes` beside the thinned values."""
@@ -272,7 +272,7 @@ class TrackedPlan(Plan):
 
     @property
     def residual(self) -> ResidualSampling:
-        units = self.table_classes * class_limit(self.prime)
+        units = self.table_classes * table_class_limit(self.prime)
         bounds = self.t, self.max_value
         return ResidualSampling(self.question, self.terms, *bounds, self.moduli, units)
 

@@ -73,8 +73,9 @@ MIN_PRIME, PRIME_STEP, MAX_NUMBER_BITS = 61, 1.3, 32
 # counters that were read: one of 370 classes is weighed in vain. Beyond the second number a table
 # is not read, one in 700,000 in vain.
 CLASS_SURPRISE, TABLE_SURPRISE = 14.2, 30.0
-# Log-odds against other numbers of windows below which these are weighed, or a table is not read.
-CLASS_LOG_ODDS, TABLE_LOG_ODDS = 7.0, 3.0
+# Log-odds against another number of missing windows below which a class is in doubt, and below
+# which a table is not read.
+CLASS_LOG_ODDS, TABLE_LOG_ODDS = 10.0, 6.0
 # Expected counts of a class differ up to this ratio: the prior favours the largest 64 times.
 MAX_CLASS_RATIO = 16
 

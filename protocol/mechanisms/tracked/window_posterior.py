@@ -27,19 +27,22 @@ disagree have no part in Z and in the marginals. So
 If one has `MIN_READING_PROBABILITY`, it is the truth. Otherwise the marginals of all sets give the
 most probable count of each item, and its mean squared error.
 
-**Classes** of a one-shot sum have neither total nor check. Thinned counts show M modulo 32, and the
-prior decides which M. If any one of 100 items may have changed by d windows, each has the mean
-squared error d^2 / 100, and that one is ten such errors off. With probability P(k) of k windows,
+**Classes** of a one-shot sum have neither total nor check. Thinned counts show M modulo 32. Every M
+that explains them e^10 times worse than the likeliest one, or better, is *plausible*, however
+improbable it is by the prior. A count of several has no error only if M = 0 alone is plausible: a
+true M is hidden so with probability e^-10 at most, whatever devices hold. The prior says which
+items have the missing windows, and nothing else does: rises to 2,115 and to 21,165 have the same
+sums modulo p = 21,157 as rises to 23,272 and to 8. A counter alone has no error if one M is
+plausible.
 
-    error^2  =  max(sum of P(k) k^2,  max of k^2 / 36 over all k with P(k) > 1e-4)
+If any one of 100 items may have changed by d windows, each has the mean squared error d^2 / 100,
+and that one is ten such errors off. With probability P(k) of k windows,
 
-and at least M^2 / 36 for all M that are as probable. Six errors reach each possible count, also of
-an item that rarely changes: if 3 windows of 181 may be missing, no error is below 90. Nothing but
-the prior says which of several counters has a missing window: rises to 2,115 and to 21,165 have the
-same sums modulo p = 21,157 as rises to 23,272 and to 8. So each of them has an error, however
-probable the counts are. If even the
-most probable M disagrees with the thinned counts, more windows are missing than are tried, and the
-error is that number.
+    error^2  =  max(sum of P(k) k^2,  k^2 / 36 of all k with P(k) > 1e-4,  M^2 / 36 of plausible M)
+
+So six errors reach each possible count: if 3 windows of 181 may be missing, no error is below 90.
+If even the most probable M disagrees with the thinned counts, more windows are missing than are
+tried, and the error is that number.
 
 Source: weighing all possible counts, with their sum and a check as laws, is ours.
 """
@@ -132,22 +135,25 @@ def read_thinned(
 
     `thinned` are the class's thinned counts modulo `window`, by level.
     """
-    missing = np.arange(-tuning.MAX_CLASS_WINDOWS, tuning.MAX_CLASS_WINDOWS + 1)
+    first = -min(int((counts // window).sum()), tuning.MAX_CLASS_WINDOWS)
+    missing = np.arange(first, tuning.MAX_CLASS_WINDOWS + 1)
     squares, logarithms = squared_surprises(counts.sum() + window * missing, window, thinned)
     shifts, surprises = _all_shifts(), squares + logarithms
     usual, changed = _priors(counts[:, np.newaxis] + window * shifts, means, deviations)
-    likelihoods = np.exp((surprises.min() - surprises) / 2)
-    best = _most_likely_sum(usual, changed, -tuning.MAX_CLASS_WINDOWS, likelihoods)
+    odds = (surprises - surprises.min()) / 2
+    is_plausible = odds < tuning.CLASS_LOG_ODDS
+    best = _most_likely_sum(usual, changed, first, np.where(is_plausible, np.exp(-odds), 0))
     marginals = best.marginals()
     read = shifts[marginals.argmax(axis=1)]
     is_explained = squares[best.sums.argmax()] <= tuning.TABLE_SURPRISE
     doubt = (1 - marginals.max(axis=1)).sum()  # bounds the probability that a count is false
     is_certain = is_explained and doubt <= 1 - tuning.MIN_READING_PROBABILITY
-    if is_certain and (len(counts) == 1 or not read.any()):
+    # Of several counters, nothing but the prior says whose windows are missing.
+    off = missing[is_plausible] - (read if len(counts) == 1 else 0)
+    if is_certain and not off.any():
         return WindowPosterior(counts + window * read, None)
     away = (shifts - read[:, np.newaxis]) ** 2
-    of_sums = missing[best.sums >= 1e-4 * best.sums.sum()] ** 2
-    least = np.where(marginals > 1e-4, away, 0).max(axis=1, initial=of_sums.max()) / 36
+    least = np.where(marginals > 1e-4, away, 0).max(axis=1, initial=(off**2).max()) / 36
     if not is_explained:
         least[:] = len(missing) ** 2
     errors = np.maximum((marginals * away).sum(axis=1), least) * float(window) ** 2

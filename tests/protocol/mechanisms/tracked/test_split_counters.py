@@ -58,14 +58,15 @@ def read_back(
 @pytest.mark.parametrize("p", PRIMES)
 @pytest.mark.parametrize("factor", [0.0, 0.3, 1.0, 2.0, 3.0, 6.0])
 def test_all_counts_may_fall_or_rise(p: int, factor: float) -> None:
-    """Surprising thinned counts of usual ones are rare, and then the prior decides."""
+    """Thinned counts of usual ones seldom leave a doubt: in 1 of 100 classes."""
     counters, expected = counters_of(p)
-    rng = np.random.default_rng(p)
+    rng, doubtful = np.random.default_rng(p), 0.0
     for _ in range(20 if factor == 1 else 1):
         counts = rng.poisson(factor * expected)
         read = read_back(counters, counts, expected, rng)
         assert (read.counts == counts)[read.variances == 0].all()
-        assert factor != 1 or (read.variances > 0).sum() <= 3
+        doubtful += (read.variances > 0).mean()
+    assert factor != 1 or doubtful / 20 <= 0.03
 
 
 @pytest.mark.parametrize("p", PRIMES)
@@ -207,39 +208,46 @@ def test_windows_hold_six_deviations_and_a_tenth(expected: float, deviation: flo
 
 # The posterior of a class, against all possible sets of counts.
 
-P, MEANS = 61, np.array([9.0, 6.0, 20.0, 4.0])
+P, MEANS = 211, np.array([9.0, 6.0, 20.0, 4.0])
 DEVIATIONS = 1.2 * np.sqrt(MEANS)
 SHIFTS = np.arange(-1, 3)
+
+
+def _surprises(sums: Integers, thinned: Integers) -> tuple[Floats, Floats]:
+    """Return chi-squared of the thinned counts given each sum, and the logarithms of variances."""
+    squares, logarithms = np.zeros((2, len(sums)))
+    for share, kept in zip((1 / 4, 1 / 16, 1 / 32), thinned.tolist(), strict=True):
+        off = (kept - share * sums + P / 2) % P - P / 2
+        variances = share * (1 - share) * sums + 0.5
+        squares += off**2 / variances
+        logarithms += np.log(variances)
+    return squares, logarithms
 
 
 def _posterior(counts: Integers, thinned: Integers) -> tuple[Floats, bool, int]:
     """Return the marginals (item, shift) by the definition of the prior and of the coins.
 
     The second result is whether the most probable sum agrees with the thinned counts, and the
-    third the most windows that the sum may miss.
+    third the most windows that the sum may miss by the thinned counts alone.
     """
+    windows = np.arange(-int((counts // P).sum()), 27)
+    squares, logarithms = _surprises(counts.sum() + P * windows, thinned)
+    odds = (squares + logarithms - (squares + logarithms).min()) / 2
+    likelihoods = dict(zip(windows.tolist(), np.where(odds < 10, np.exp(-odds), 0), strict=True))
     possible = counts[:, np.newaxis] + P * SHIFTS
     columns = np.array(list(product(range(len(SHIFTS)), repeat=len(counts))))
     rows, best, likelihood = np.arange(len(counts)), np.zeros(len(columns)), -1.0
-    sums = np.maximum(possible[rows, columns].sum(axis=1), 0)
-    squares, logarithms = np.zeros((2, len(columns)))
-    for share, kept in zip((1 / 4, 1 / 16, 1 / 32), thinned.tolist(), strict=True):
-        off = (kept - share * sums + P / 2) % P - P / 2
-        variances = share * (1 - share) * sums + 0.5
-        squares += off**2 / variances
-        logarithms += np.log(variances)
-    for share in (2.0**-power for power in range(1, 11)):
-        prior = priors(share, possible, MEANS, DEVIATIONS)
-        weights = prior[rows, columns].prod(axis=1) * np.exp(-(squares + logarithms) / 2)
+    moved = SHIFTS[columns].sum(axis=1)
+    of_sums = np.array([likelihoods.get(each, 0.0) for each in moved.tolist()])
+    for changed in (2.0**-power for power in range(1, 11)):
+        weights = priors(changed, possible, MEANS, DEVIATIONS)[rows, columns].prod(axis=1) * of_sums
         if weights.sum() > likelihood:
             best, likelihood = weights, weights.sum()
     marginals = np.zeros((len(counts), len(SHIFTS)))
     for row in range(len(counts)):
         np.add.at(marginals[row], columns[:, row], best / likelihood)
-    weights = np.bincount(columns.sum(axis=1), best)
-    likeliest = columns.sum(axis=1).tolist().index(int(weights.argmax()))
-    windows = np.flatnonzero(weights > 1e-4 * weights.sum()) - len(counts)
-    return marginals, bool(squares[likeliest] <= 30), abs(windows).max()
+    likeliest = moved[best.argmax()] - windows[0]
+    return marginals, bool(squares[likeliest] <= 30), abs(windows[odds < 10]).max()
 
 
 @pytest.mark.parametrize("items", [1, 20])
@@ -262,17 +270,27 @@ def test_of_several_counters_each_has_an_error_if_a_window_is_missing(items: int
         assert (6 * np.sqrt(read.squared_errors) >= p * 0.999).all()
 
 
+def test_an_improbable_window_is_in_doubt_if_the_thinned_counts_do_not_exclude_it() -> None:
+    """All six items rise, within their windows or one beyond: the thinned counts are half-way."""
+    p, counts = 157, np.full(6, 35)
+    kept = (counts.sum() + p / 2) / 2.0 ** np.array([bits for _, bits in LEVELS])
+    read = read_thinned(counts, p, np.full(6, 20.5), np.full(6, 10.1), np.round(kept).astype(int))
+    assert read.squared_errors is not None
+    assert (6 * np.sqrt(read.squared_errors) >= p).all()
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_a_class_has_the_posterior_of_all_sets(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The squared error is the mean one, and (k / 6)^2 for each shift k more probable than 1e-4.
 
     k may be of the item or of the sum. If no sum agrees with the thinned counts, it is that of all
-    53 windows.
+    27 windows.
     """
     monkeypatch.setattr(tuning, "MAX_WINDOWS_BELOW", 1)  # of an item, and of the class
     monkeypatch.setattr(tuning, "MAX_WINDOWS_ABOVE", 2)
-    thinned = np.random.default_rng(seed).integers(0, P, 3)
-    counts = np.array([11, 6, 50, 3])
+    counts, rng = np.array([11, 6, 50, 3]), np.random.default_rng(seed)
+    whole = counts.sum() + P * rng.integers(0, 6)
+    thinned = (rng.binomial(whole, [1 / 4, 1 / 16, 1 / 32]) + rng.integers(-9, 10, 3)) % P
     read = read_thinned(counts, P, MEANS, DEVIATIONS, thinned)
     marginals, is_explained, windows = _posterior(counts, thinned)
     likely = marginals.argmax(axis=1)
@@ -283,5 +301,5 @@ def test_a_class_has_the_posterior_of_all_sets(seed: int, monkeypatch: pytest.Mo
         return
     away = (SHIFTS - SHIFTS[likely][:, np.newaxis]) ** 2
     least = np.maximum(np.where(marginals > 1e-4, away, 0).max(axis=1), windows**2) / 36
-    expected = np.maximum((marginals * away).sum(axis=1), least if is_explained else 53**2)
+    expected = np.maximum((marginals * away).sum(axis=1), least if is_explained else 27**2)
     assert read.squared_errors == pytest.approx(expected * P**2, rel=0.02, abs=1)
