@@ -41,6 +41,8 @@ from blindtally.simulate.round_schedule import RoundSchedule
 from blindtally.simulate.scenario import Scenario, study_terms
 from blindtally.simulate.scores import compare_estimates
 from blindtally.simulate.study import PlayedStudy, gather
+from protocol.api.segments import sum_variances
+from protocol.domains.hashed import Hashed
 from protocol.domains.known_items import KnownItems
 from protocol.estimation.empirical_bayes import probabilities_of_top
 from protocol.histograms import Histograms
@@ -152,7 +154,9 @@ class Record:
         if shown:
             totals = compare_estimates(played.mechanism, shown, truth, threshold, domain)
             error = sum(each.error for each in totals.found_items)
-            facts["all shown"] = error / sum(each.variance for each in shown) ** 0.5
+            spread = np.array([each.variance for each in shown])
+            (variance,) = sum_variances(spread, np.zeros(len(shown), np.int64), 1)
+            facts["all shown"] = error / variance**0.5
         self.studies.append(facts)
 
     def column(self, name: str) -> Floats:
@@ -244,6 +248,9 @@ def play(dataset: Dataset, regime: Regime, seed: int) -> PlayedStudy:
     fields = {"threshold": regime.threshold, "contribution": regime.contribution}
     fields["message_bytes"] = message_bytes_of(terms, 2 * regime.words)
     question = mechanism.question_about(known, fields)
+    if isinstance(question.domain, Hashed):  # two items with one shorter key are counted together
+        hashed = Hashed(max_bytes=question.domain.max_bytes)
+        question = question.model_copy(update={"domain": hashed})
     schedule = RoundSchedule(sizes, regime.lost, regime.drift)
     rounds = schedule.rounds(dataset, regime.contribution if regime.copies == 1 else 1, seed)
     if regime.copies > 1:

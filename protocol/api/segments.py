@@ -5,9 +5,14 @@ that five devices or more were counted with (`sampled_counts.py`). Rarer items a
 otherwise the difference between a segment and its items would show what a single device holds. For
 example, a segment whose 40 devices all hold different items has no total.
 
-Estimates of different items have nearly independent errors, so variances add up. A segment's total
-T has an interval as an item's count. Its share p = T / (T + U) among all segments, with the total U
-of the others, varies by
+Errors of different items are correlated, because the rates of all items are estimated together. If
+many of them have bursts, all totals may be too low. Errors of items with the standard errors s_i
+add up to the variance
+
+    (1 - c) sum of s_i^2 + c (sum of s_i)^2        c = `ERROR_CORRELATION`
+
+A segment's total T has an interval as an item's count. Its share p = T / (T + U) among all
+segments, with the total U of the others, varies by
 
     var p  ~  (U^2 var T + T^2 var U) / (T + U)^4
 
@@ -18,6 +23,7 @@ shown segments.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Final
 
 import numpy as np
 
@@ -26,9 +32,13 @@ from protocol.domains.base import SEGMENT_SEPARATOR, BaseDomain, segments_of
 from protocol.estimation.estimates import CONFIDENCE_LEVEL
 from protocol.mechanisms.registry import MECHANISMS, AnyQuestion
 from protocol.numerics import special
-from protocol.numerics.array_types import Floats
+from protocol.numerics.array_types import Floats, Integers
 from protocol.public_model import PublicModel, Rows
 from protocol.study_state import StudyState
+
+# Root mean square of the errors of sums of all totals, in sums of standard errors, in 24 studies by
+# three data sets and eight drifts: 0.02 to 0.4, and 0.5 for long strings with a sudden change.
+ERROR_CORRELATION: Final = 0.25**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +72,9 @@ def segment_totals(question: AnyQuestion, state: StudyState) -> dict[str, Segmen
     totals = mechanism.shown_totals(question, state)
     names = [question.domain.segment_of(each.item) or "" for each in totals]
     places = np.array([rows[name] for name in names], np.int64)
-    counts, variances = (
-        np.bincount(places, column, len(segments)).astype(np.float64)
-        for column in ([each.count for each in totals], [each.variance for each in totals])
-    )
+    counts = np.bincount(places, [each.count for each in totals], len(segments)).astype(np.float64)
+    spread = np.array([each.variance for each in totals], np.float64)
+    variances = sum_variances(spread, places, len(segments))
     shown = np.flatnonzero(counts >= question.threshold)
     counts, variances = counts[shown], variances[shown]
     low, high = mechanism.confidence_interval(counts, variances)
@@ -77,6 +86,16 @@ def segment_totals(question: AnyQuestion, state: StudyState) -> dict[str, Segmen
         segments[row]: SegmentTotal(BoundedNumber(*n[:3]), BoundedNumber(*n[3:6]), n[6])
         for row, *n in zip(*columns, strict=True)
     }
+
+
+def sum_variances(variances: Floats, places: Integers, sums: int) -> Floats:
+    """Return the variances of sums of estimates, whose errors are correlated."""
+    independent, together = (
+        np.bincount(places, each, sums).astype(np.float64)
+        for each in (variances, np.sqrt(variances))
+    )
+    variance: Floats = independent + ERROR_CORRELATION * (together**2 - independent)
+    return variance
 
 
 def _shares(counts: Floats, variances: Floats) -> tuple[Floats, Floats]:
