@@ -126,7 +126,8 @@ def split_counters(forecast: Forecast, nbytes: int, moduli: Moduli) -> SplitCoun
     room = moduli.max_length(moduli.prime, nbytes)
     chosen = int(np.searchsorted(np.cumsum(needed), room, side="right"))
     while True:
-        order = np.argsort(needed[:chosen], kind="stable")
+        # Counters of one class follow each other: neither in doubt, or both, and about as frequent.
+        order = np.lexsort((-expected[:chosen], slips[:chosen] > 0, needed[:chosen]))
         groups = tuple(
             SplitGroup(counters=each, items=tuple(forecast.wanted[row] for row in rows.tolist()))
             for each in np.unique(needed[order]).tolist()

@@ -34,7 +34,7 @@ _DRIFT_ARRAY = "drift"  # phi, dispersion, trend, and the jump before each block
 # Columns of the study state, the first two for each block.
 _OBSERVED_COLUMN, _EXPOSURE_COLUMN = "observed {}", "exposure {}"
 LAST_SLIP_COLUMN = "last slip"
-SLIP_VARIANCE_COLUMN = "slip variance"  # variance that slips add to the counts of each item
+SLIP_VARIANCE_COLUMN = "slip variance"  # of each item's observed tokens, by uncertain counts
 
 
 def record_round(
@@ -60,7 +60,7 @@ def record_round(
     columns = {
         _OBSERVED_COLUMN.format(block): shares * counts,
         _EXPOSURE_COLUMN.format(block): shares * participants - sampled_exposure,
-        SLIP_VARIANCE_COLUMN: variances,
+        SLIP_VARIANCE_COLUMN: shares**2 * variances,
     }
     state = state.add([each.item for each in counted], columns)
     if sampled:

@@ -96,7 +96,7 @@ class SplitCounters(GroupedItems[SplitGroup]):
         return 0
 
     def decode(self, vector: Vector, expected: Floats, deviations: Floats) -> CounterReading:
-        """Return the count of each item, with its squared error, and the error as its slip.
+        """Return the count of each item, its squared error, and the expected error as its slip.
 
         The arguments have the expected counts with their standard deviations.
         """
@@ -106,7 +106,8 @@ class SplitCounters(GroupedItems[SplitGroup]):
         spread = np.sqrt((deviations[of_item] / shares) ** 2 + means * (1 - 1 / shares))
         lows = window_starts(means, np.full(len(means), p))
         counts = lows + (vector[0].astype(np.int64) - lows) % p
-        errors, ends = np.zeros(len(counts)), np.cumsum((0, *self.classes)).tolist()
+        errors, moved = np.zeros((2, len(counts)))
+        ends = np.cumsum((0, *self.classes)).tolist()
         thinned, weighed = vector[1].astype(np.int64).reshape(len(LEVELS), -1), 0
         for kept, (start, end) in zip(thinned.T, pairwise(ends), strict=True):
             part = slice(start, end)
@@ -123,11 +124,12 @@ class SplitCounters(GroupedItems[SplitGroup]):
             read = read_thinned(counts[part], p, means[part], spread[part], kept)
             counts[part] = read.counts
             if read.squared_errors is not None:
-                errors[part] = read.squared_errors
+                errors[part], moved[part] = read.squared_errors, read.expected_squares
         # Counters of one item change together, so that their errors add up, not the squares.
         deviations = np.bincount(of_item, np.sqrt(errors), len(self.items)).astype(np.float64)
+        slips = np.bincount(of_item, np.sqrt(moved), len(self.items)) + (deviations > 0)
         summed = np.bincount(of_item, counts, len(self.items)).astype(np.int64)
-        return CounterReading(summed, np.ceil(deviations).astype(np.int64), deviations**2)
+        return CounterReading(summed, np.ceil(slips).astype(np.int64), deviations**2)
 
     @cached_property
     def _shares(self) -> Integers:
@@ -158,11 +160,12 @@ def counters_needed(expected: Floats, deviations: Floats, slips: Floats, p: int)
     return rounded
 
 
-def classes_of(counts: Floats, p: int, items: Indices, is_alone: Flags) -> tuple[int, ...]:
+def classes_of(counts: Floats, p: int, items: Indices, is_doubtful: Flags) -> tuple[int, ...]:
     """Return the sizes of classes of counters with these expected `counts`, in order.
 
-    Counters share no class with other items if theirs `is_alone`, because its last count was in
-    doubt, or if their windows begin above 0. `items` has the item of each counter.
+    `items` has the item of each counter. Counters share no class with other items if their windows
+    begin above 0. Those whose last count `is_doubtful` are in at most `MAX_DOUBTFUL_CLASSES` of
+    their own, and alone if they are few: a class of 480 is in 24 next, and one of these in 20.
 
     No count is more than `MAX_CLASS_RATIO` times another of its class. For example, one of 6,800
     and some of 3 have two classes: by the prior, that one rises to 28,200 (by p = 21,397) 100,000
@@ -170,12 +173,13 @@ def classes_of(counts: Floats, p: int, items: Indices, is_alone: Flags) -> tuple
     """
     sizes, limit = list[int](), class_limit(p)
     size, total, least, most = 0, 0.0, math.inf, 0.0
-    is_alone = is_alone | (counts >= p / 2)
-    is_new = np.append(True, (items[1:] != items[:-1]) & (is_alone[1:] | is_alone[:-1]))
-    for count, begins in zip(counts.tolist(), is_new.tolist(), strict=False):
+    is_alone, longest = counts >= p / 2, math.ceil(is_doubtful.sum() / tuning.MAX_DOUBTFUL_CLASSES)
+    is_apart = is_alone[1:] | is_alone[:-1] | (is_doubtful[1:] != is_doubtful[:-1])
+    is_new = np.append(True, (items[1:] != items[:-1]) & is_apart)
+    for count, begins, doubt in zip(counts.tolist(), is_new.tolist(), is_doubtful, strict=False):
         least, most = min(least, max(count, MIN_MEAN)), max(most, count)
-        is_mixed = most > tuning.MAX_CLASS_RATIO * least
-        if size and (begins or is_mixed or total + count > limit):
+        is_full = total + count > limit or (doubt and size >= longest)
+        if size and (begins or is_full or most > tuning.MAX_CLASS_RATIO * least):
             sizes.append(size)
             size, total, least, most = 0, 0.0, max(count, MIN_MEAN), count
         size, total = size + 1, total + count

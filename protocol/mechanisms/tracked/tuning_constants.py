@@ -78,6 +78,7 @@ CLASS_SURPRISE, TABLE_SURPRISE = 14.2, 30.0
 CLASS_LOG_ODDS, TABLE_LOG_ODDS = 10.0, 6.0
 # Expected counts of a class differ up to this ratio: the prior favours the largest 64 times.
 MAX_CLASS_RATIO = 16
+MAX_DOUBTFUL_CLASSES = 24  # of items whose last count was in doubt
 
 # Posterior of counts outside their windows (`window_posterior.py`).
 

@@ -70,11 +70,13 @@ _MIN_REST = 1e-9  # share of sets of more than two moves, which is exact to abou
 class WindowPosterior:
     """Most probable counts of a group (n,), and their mean squared errors.
 
-    Without errors they are the true ones.
+    Without errors they are the true ones. `expected_squares` has the errors that the prior expects,
+    where a class's `squared_errors` also reach what is improbable.
     """
 
     counts: Integers
     squared_errors: Floats | None
+    expected_squares: Floats | None = None
 
 
 class GroupLaws(NamedTuple):
@@ -156,8 +158,9 @@ def read_thinned(
     least = np.where(marginals > 1e-4, away, 0).max(axis=1, initial=(off**2).max()) / 36
     if not is_explained:
         least[:] = len(missing) ** 2
-    errors = np.maximum((marginals * away).sum(axis=1), least) * float(window) ** 2
-    return WindowPosterior(counts + window * read, errors)
+    expected, square = (marginals * away).sum(axis=1), float(window) ** 2
+    errors = np.maximum(expected, least) * square
+    return WindowPosterior(counts + window * read, errors, expected * square)
 
 
 def _weigh(

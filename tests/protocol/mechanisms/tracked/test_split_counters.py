@@ -2,6 +2,8 @@
 
 from itertools import product
 from random import Random
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -10,11 +12,12 @@ from hypothesis import strategies as st
 
 from protocol.estimation.estimates import Estimate
 from protocol.mechanism import Answer
+from protocol.mechanisms.tracked import forecast as forecasting
 from protocol.mechanisms.tracked import split_counters
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import CounterReading
-from protocol.mechanisms.tracked.forecast import expected_counts
-from protocol.mechanisms.tracked.observations import record_round
+from protocol.mechanisms.tracked.forecast import Forecast, expected_counts
+from protocol.mechanisms.tracked.observations import SLIP_VARIANCE_COLUMN, record_round
 from protocol.mechanisms.tracked.split_counters import (
     SplitCounters,
     SplitGroup,
@@ -204,6 +207,33 @@ def test_windows_hold_six_deviations_and_a_tenth(expected: float, deviation: flo
         assert expected / needed <= class_limit(p)
         assert 12 * np.sqrt(expected / needed) <= p / 2
     assert counters_needed(arrays[0], arrays[1], np.array([3.0 * p]), p)[0] >= min(4096, needed)
+
+
+def test_a_class_in_doubt_is_split_and_does_not_fill_the_message() -> None:
+    """Each class takes three elements, so that 480 items that are alone would take 1,440 more."""
+    rows, all_of_them = np.arange(480), np.ones(480, np.bool_)
+    assert classes_of(np.full(480, 2.0), 937, rows, all_of_them) == (20,) * 24
+    assert classes_of(np.full(20, 2.0), 937, rows[:20], all_of_them[:20]) == (1,) * 20
+
+
+def test_items_whose_next_counts_are_mixed_need_few_classes() -> None:
+    """After a sudden change the most frequent items so far may be the rarest of the next round."""
+    names, p = [f"{n:03}" for n in range(900)], 397
+    expected = np.random.default_rng(1).permutation(900 / np.arange(1.0, 901))
+    known = expected, np.sqrt(expected), np.zeros(900)
+    forecast = cast("Forecast", SimpleNamespace(wanted=names, expected=known))
+    counters = forecasting.split_counters(forecast, 4_000, Moduli(13).fixed(p))
+    assert len(counters.items) == 900
+    assert len(counters.classes) <= 20  # 99 in the order of totals so far
+
+
+def test_a_class_in_doubt_adds_only_what_it_observes_to_the_variance_of_totals() -> None:
+    """A count of 50 with an error of 117 observes 0.4% of its round, and is off by half a copy."""
+    plan = MECHANISM.first_plan(question(), ONE_SHOT, "study", 30, Random(1))
+    sure, unsure = Estimate("abc", 50.0, 0.0), Estimate("abc", 750.0, 117.0**2)
+    state = record_round(plan, EMPTY_STATE, 1_000, [sure], [])
+    state = record_round(plan, state, 1_000, [unsure], [])
+    assert 0 < state.column(SLIP_VARIANCE_COLUMN)[0] < 1
 
 
 # The posterior of a class, against all possible sets of counts.
