@@ -36,7 +36,7 @@ const number = (least, most) => (x) => x === +x && x >= least && x <= most;
 const list = (shape, most, isSet = true) => (x) => Array.isArray(x) && fits(most, x.length)
   && x.every((each) => fits(shape, each)) && (areDistinct(x) || !isSet);
 /** @type {Check} */
-const piece = (x) => Array.isArray(x) && fits([-(2 ** 21 - 1), -4095, 4096], x);
+const piece = (x) => Array.isArray(x) && fits([-(2 ** 21 - 1), -4095, 4098], x);
 /** @type {(shape: Shape) => Check} */
 const orNull = (shape) => (x) => x === null || fits(shape, x);
 const any = (/** @type {any} */ x) => x !== undefined; // for what a device does not read
@@ -93,6 +93,7 @@ const MECHANISMS = {
     {
       cells: 12_582_912, max_value: 2 ** 31 - 1, prime: 1 - 2 ** 26, table_classes: -(2 ** 16),
       counter_classes: list(2 ** 53, -(2 ** 16), false), string_pieces: list(piece, -(2 ** 16)),
+      phrases: list(/^.{1,32}$/su, -254),
       counter_groups: list({ items, counters: 4096 }, -64),
     },
   ],

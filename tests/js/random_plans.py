@@ -192,10 +192,12 @@ def _later_plan(rng: Random, plan: Any) -> AnyPlan:
         for row in range(len(sizes))
         if domain.kind == "hashed" and rng.random() < 0.5
     ]
+    parts = [word[start:][:3] for word in map(_word, [rng] * 40) for start in range(len(word))]
+    phrases = rng.sample(sorted(set(parts)), rng.choice((0, 14, 30))) if pieces else []
     prime = rng.choice(round_primes(plan.question, plan.terms))
     counters = {"counter_groups": groups, "counter_classes": sizes, "string_pieces": pieces}
     table = {"cells": rng.choice((12, 48, 204, 216, 600)), "table_classes": rng.randrange(1, 4)}
-    values = {"prime": prime, "max_value": rng.randrange(1, prime)}
+    values = {"prime": prime, "max_value": rng.randrange(1, prime), "phrases": phrases}
     number, t = min(plan.rounds, rng.randrange(2, 6)), rng.choice((1, 1.5, 2.7, 9.5))
     return plan.next_round(rng, round=number, t=t, **counters, **table, **values)
 

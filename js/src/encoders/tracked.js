@@ -1,6 +1,8 @@
 /** Counters of known items, pieces of their strings, and a table of samples of the others. */
 
-import { areDistinct, big, bitLength, ceil, digitsOf, floor, max, sum, zeros } from "../arithmetic.js";
+import {
+  areDistinct, big, bitLength, ceil, digitsOf, floor, max, range, sum, zeros,
+} from "../arithmetic.js";
 import { hex, unhex, utf8 } from "../bytes.js";
 import { primeAbove } from "../committee.js";
 import { domainOf } from "../domains.js";
@@ -14,6 +16,17 @@ import { sample, tableFormat } from "./table.js";
 const LEVELS = [[0, 2], [2, 4], [6, 5]];
 
 /** @typedef {[row: number, start: number, size: number]} Piece of the string of a counted name */
+
+/** Return the digits of bytes in hexadecimal, by the first phrase at each place, or by three digits
+ * of a byte. @param {string} bytes @param {string[]} phrases @returns {number[]} */
+function digitsOfBytes(bytes, phrases) {
+  const texts = phrases.map((each) => hex(utf8(each)));
+  const parts = bytes.match(RegExp([...texts, ".."].join("|"), "g")) ?? [];
+  return parts.flatMap((part) => {
+    const byte = parseInt(part, 16);
+    return texts.indexOf(part) + 1 || (texts[0] ? [texts.length + 1, byte >> 4, byte & 15] : byte);
+  });
+}
 
 /** Count random parts of copies, of which each has a class and a word, by level and class. They
  * show how often a sum left its window. @type {(classes: number[], words: bigint[], count: number)
@@ -32,14 +45,14 @@ function isUnexplained({ question, round, rounds, terms, counter_groups, string_
   const { domain, threshold, contribution } = question;
   const end = max(...pieces.map((/** @type {Piece} */ [, start, size]) => start + size));
   const heavy = floor((rounds * terms.cohort_size * contribution) / threshold);
-  const areImpossible = !domain.key_bits || end > domain.max_bytes || threshold <= contribution
+  const areImpossible = !domain.key_bits || end > domain.max_bytes + 2 || threshold <= contribution
     || pieces.length > 2 * heavy;
   return (round === 1 && counter_groups.length) || (pieces.length && areImpossible);
 }
 
 /** @type {Encoder} */
 export function tracked(plan) {
-  const { question, terms, prime: p, string_pieces: pieces } = plan;
+  const { question, terms, prime: p, string_pieces: pieces, phrases } = plan;
   const { counter_classes: classes, table_classes: tableClasses } = plan;
   must(tableClasses && plan.max_value < p && primeAbove(terms, p - 1) === p);
   const rows = new Map(); // the first counter of each name, and the number of its counters
@@ -55,7 +68,10 @@ export function tracked(plan) {
   const evidence = floor(15 * 2 ** (question.hash_bits - 4));
   const table = tableFormat(p, domainOf(question.domain), plan.cells, evidence);
   const bits = bitLength(p) - 1; // of an element of a piece
-  const elementsOf = (/** @type {Piece} */ [, , size]) => ceil((8 * size) / bits);
+  must(!phrases[0] || (pieces[0] && phrases[13]));
+  const base = big(phrases[0] ? phrases.length + 2 : 256);
+  const elementsOf = (/** @type {Piece} */ [, , size]) =>
+    ceil((base ** big(size) - 1n).toString(2).length / bits);
   const stringsLength = sum(pieces.map(elementsOf));
   const fetched = pieces.map((/** @type {Piece} */ [row]) => row);
   must(areDistinct(fetched) && max(...fetched) < rows.size);
@@ -90,9 +106,10 @@ export function tracked(plan) {
         const [row, start, size] = piece;
         const sums = zeros(elementsOf(piece));
         for (const { item, count } of held.filter((each) => each.name === names[row])) {
-          const raw = hex(utf8(item).subarray(start, start + size)).padEnd(2 * size, "0");
-          const digits = digitsOf(big(`0x${raw}`), 2 ** bits, sums.length);
-          digits.reverse().forEach((digit, i) => (sums[i] = (sums[i] + count * digit) % p));
+          const code = digitsOfBytes(hex(utf8(item).subarray(start)), phrases);
+          const whole = range(size).reduce((n, i) => n * base + big(code[i] | 0), 0n);
+          const digits = digitsOf(whole, 2 ** bits, sums.length);
+          digits.reverse().forEach((digit, i) => (sums[i] += count * digit));
         }
         return sums;
       });

@@ -15,9 +15,15 @@ import numpy as np
 
 from protocol.estimation.empirical_bayes import decision_threshold
 from protocol.estimation.segments import History
+from protocol.mechanisms.sampled_counts import is_firm
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import CounterGroup, check_lanes, counter_bits
-from protocol.mechanisms.tracked.observations import LAST_SLIP_COLUMN, drift_of, history_of
+from protocol.mechanisms.tracked.observations import (
+    LAST_SLIP_COLUMN,
+    SLIP_VARIANCE_COLUMN,
+    drift_of,
+    history_of,
+)
 from protocol.mechanisms.tracked.rate_filter import estimate_levels, filter_levels
 from protocol.mechanisms.tracked.split_counters import (
     SplitCounters,
@@ -58,22 +64,29 @@ def expected_counts(state: StudyState, devices: int, items: Sequence[str]) -> tu
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """Expected totals of the items of `state` after the round of `plan`, with deviations."""
+    """Expected totals of the items of `state` after the round of `plan`, with deviations.
+
+    `reached` has what their totals so far surely reach.
+    """
 
     plan: Plan
     state: StudyState
     totals: Floats
     deviations: Floats
+    reached: Floats
 
     @classmethod
     def after_round(cls, plan: Plan, state: StudyState) -> "Forecast":
         """Return the forecast after the round of `plan`; it has no items before the first one."""
         if not state.items:
-            return cls(plan, state, np.zeros(0), np.zeros(0))
+            return cls(plan, state, *np.zeros((3, 0)))
         levels = estimate_levels(history_of(state), drift_of(state))
         to_come = (plan.rounds - plan.round) * plan.terms.max_devices
         spread = levels.variances + levels.rate_variances * to_come**2 + levels.rates * to_come
-        return cls(plan, state, levels.totals + levels.rates * to_come, np.sqrt(spread))
+        errors = np.sqrt(levels.variances + state.column(SLIP_VARIANCE_COLUMN))
+        reached = levels.totals - tuning.LISTED_Z_SCORE * errors
+        totals = levels.totals + levels.rates * to_come
+        return cls(plan, state, totals, np.sqrt(spread), reached)
 
     def may_reach(self, z_score: float) -> Flags:
         """Return for each total plus `z_score` deviations whether it reaches the threshold."""
@@ -95,9 +108,22 @@ class Forecast:
         devices = self.plan.terms.max_devices
         return *expected_counts(self.state, devices, self.wanted), slips[rows]
 
+    @cached_property
+    def heavy(self) -> list[str]:
+        """Return the items that would surely be listed after this round, the highest total first.
+
+        They are heavy already, and five devices or more were counted with each.
+        """
+        question, state = self.plan.question, self.state
+        is_heavy = self.reached >= decision_threshold(question.threshold)
+        return self._names(is_heavy & is_firm(question, state))
+
     def items_reaching(self, z_score: float) -> list[str]:
         """Return the items for which `may_reach` is true, the highest total first."""
-        rows = np.flatnonzero(self.may_reach(z_score))
+        return self._names(self.may_reach(z_score))
+
+    def _names(self, chosen: Flags) -> list[str]:
+        rows = np.flatnonzero(chosen)
         ordered = rows[np.argsort(-self.totals[rows], kind="stable")]
         return [self.state.items[row] for row in ordered.tolist()]
 

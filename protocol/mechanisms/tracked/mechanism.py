@@ -53,6 +53,7 @@ from protocol.mechanisms.tracked.observations import (
     shown_chances,
     with_measured_drift,
 )
+from protocol.mechanisms.tracked.phrases import StringCode
 from protocol.mechanisms.tracked.plan import (
     AnyCounters,
     ResidualSampling,
@@ -124,10 +125,12 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
         return len(plan.string_pieces)
 
     def plan_readers_see(self, question: TrackedQuestion) -> str:
-        known = "keys of items" if isinstance(question.domain, Hashed) else "items"
+        known = "items found so far"
+        if isinstance(question.domain, Hashed):
+            known = f"keys of {known} and parts that common items share"
         return (
-            f"Not only the server: each plan lists the {known} found so far, and every device that "
-            "may join a round can read it."
+            f"Not only the server: each plan lists the {known}, and every device that may join a "
+            "round can read it."
         )
 
     def trust_in_server(self, question: TrackedQuestion) -> str | None:
@@ -255,7 +258,8 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
         choices = round_primes(plan.question, terms) if terms.is_one_shot else [0]
         # A table always remains, since new items can be found in no other way.
         table_bytes = min_table_bytes(plan.question, terms)
-        drafts = (_draft(plan, answer, forecast, prime, table_bytes) for prime in choices)
+        code = plan.fetch_schedule.next_code(forecast)
+        drafts = (_draft(plan, answer, forecast, code, prime, table_bytes) for prime in choices)
         fields = max((each for each in drafts if each is not None), key=itemgetter(0))[1]
         return plan.next_round(rng, **fields)
 
@@ -369,7 +373,12 @@ def round_primes(question: TrackedQuestion, terms: Terms) -> list[int]:
 
 
 def _draft(
-    plan: TrackedPlan, answer: Answer | None, forecast: Forecast, prime: int, table_bytes: int
+    plan: TrackedPlan,
+    answer: Answer | None,
+    forecast: Forecast,
+    code: StringCode,
+    prime: int,
+    table_bytes: int,
 ) -> tuple[float, dict[str, Any]] | None:
     """Return the fields of the next plan with `prime`, and the items that it has room for.
 
@@ -388,7 +397,7 @@ def _draft(
     nbytes -= moduli.nbytes_of(counters.lanes)
     untracked = _plan_residual(plan, answer, forecast.state, counters, moduli, nbytes)
     least = table_bytes, max(table_bytes, untracked.readable_bytes(nbytes, plan.t))
-    strings = plan.fetch_schedule.next_pieces(forecast, counters, nbytes, *least)
+    strings = plan.fetch_schedule.next_pieces(forecast, counters, code, nbytes, *least)
     if strings.pieces:
         nbytes -= moduli.lane_bytes(strings.lane)
         untracked = _plan_residual(plan, answer, forecast.state, counters, moduli, nbytes)
@@ -399,6 +408,7 @@ def _draft(
         "counter_groups": counters.groups,
         "counter_classes": counters.classes,
         "string_pieces": [(counters.rows[name], *place) for name, *place in strings.pieces],
+        "phrases": code.phrases if strings.pieces else (),
         "prime": untracked.moduli.prime,
         "table_classes": untracked.classes,
         "t": untracked.t,

@@ -37,6 +37,13 @@ from protocol.mechanisms.iblt.sampled_table import (
 from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler, coarse_threshold
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import CounterGroup, Counters
+from protocol.mechanisms.tracked.phrases import (
+    ESCAPE_DIGITS,
+    MAX_PHRASE_LENGTH,
+    MAX_PHRASES,
+    MIN_PHRASES,
+    StringCode,
+)
 from protocol.mechanisms.tracked.split_counters import SplitCounters, SplitGroup
 from protocol.mechanisms.tracked.string_fetching import (
     FetchSchedule,
@@ -58,8 +65,9 @@ AnyCounters: TypeAlias = Counters | SplitCounters
 PieceOfRow: TypeAlias = tuple[
     Annotated[int, Field(ge=0, lt=2**21)],
     Annotated[int, Field(ge=0, lt=4096)],
-    Annotated[int, Field(ge=1, le=4096)],
+    Annotated[int, Field(ge=1, le=4096 + ESCAPE_DIGITS - 1)],
 ]
+Phrase: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_PHRASE_LENGTH)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +208,10 @@ class TrackedPlan(Plan):
 
     `counter_groups` has the counted items, by the names of their domain. The table has `cells`
     cells, for values up to `max_value`. `string_pieces` are the pieces of strings to fetch, each by
-    the row of its counted item, its first byte and the number of its bytes. In a
-    one-shot sum all elements are modulo `prime`, `counter_classes` has the number of counters of
-    each class (`split_counters.py`), and the keys of the table are in `table_classes` classes
-    (`thinned_counts.py`). A pairwise sum has none of them.
+    the row of its counted item, its first byte and the number of its digits, in the code of
+    `phrases` (`phrases.py`). In a one-shot sum all elements are modulo `prime`, `counter_classes`
+    has the number of counters of each class (`split_counters.py`), and the keys of the table are in
+    `table_classes` classes (`thinned_counts.py`). A pairwise sum has none of them.
     """
 
     mechanism: Literal["tracked"] = "tracked"
@@ -213,8 +221,16 @@ class TrackedPlan(Plan):
     table_classes: int = Field(default=0, ge=0, le=2**16)
     prime: int = Field(default=0, ge=0, lt=MAX_PRIME)
     string_pieces: tuple[PieceOfRow, ...] = Field(default=(), max_length=2**16)
+    phrases: tuple[Phrase, ...] = Field(default=(), max_length=MAX_PHRASES)
     cells: int = Field(ge=1, le=MAX_CELLS)
     max_value: int = Field(ge=1, le=2**31 - 1)
+
+    @model_validator(mode="after")
+    def _has_phrases_of_a_code(self) -> Self:
+        are_enough = MIN_PHRASES <= len(self.phrases) == len(set(self.phrases))
+        if self.phrases and not (self.string_pieces and are_enough):
+            raise ValueError(f"phrases are for string_pieces, {MIN_PHRASES} different ones or more")
+        return self
 
     @model_validator(mode="after")
     def _fits_the_message(self) -> Self:
@@ -257,7 +273,7 @@ class TrackedPlan(Plan):
             yield "fetches strings of a domain without hashes"
             return
         end = max(start + size for _, start, size in self.string_pieces)
-        if end > domain.max_bytes:
+        if end > domain.max_bytes + ESCAPE_DIGITS - 1:
             yield f"fetches byte {end} of strings of {domain.max_bytes} bytes"
         if self.fetch_schedule.may_show_one_device:
             yield "fetches strings that one device alone may make heavy"
@@ -294,7 +310,7 @@ class TrackedPlan(Plan):
     def pieces(self) -> StringPieces:
         items = self.counters.items
         wanted = (StringPiece(items[row], *place) for row, *place in self.string_pieces)
-        return self.fetch_schedule.pieces_of(tuple(wanted), self.moduli)
+        return self.fetch_schedule.pieces_of(tuple(wanted), self.moduli, StringCode(self.phrases))
 
     @property
     def fetch_schedule(self) -> FetchSchedule:

@@ -1,14 +1,14 @@
 """Fetching of the strings behind hashed keys, by sums of their bytes over the holders.
 
 The holders of a tracked key are counted exactly. If its item will be heavy, its string is *fetched*
-in pieces, one in a round: each holder adds its count times the numbers of the piece (3 bytes each)
-modulo a prime p. The sums, divided by the count, are the numbers. A piece that ends in NUL is the
-last one. The whole string must hash to the key that it was fetched for. A string with a false piece
-does not, and is fetched again from the start. So an honest server learns the items of keys that are
-about to be heavy, and of no other keys. Only the server knows the counts, so a dishonest one may
-fetch the string of a key that one device holds. Devices refuse what no honest study asks for
-(`TrackedPlan.history_faults`): no item is tracked in the first round, and not more strings are
-fetched than can be heavy.
+in pieces, one in a round: each holder adds its count times the numbers of the piece (24 bits each)
+modulo a prime p. The sums, divided by the count, are the numbers: digits of the string in the code
+of the plan's phrases (`phrases.py`). A piece with the end is the last one. The whole string must
+hash to the key that it was fetched for. A string with a false piece does not, and is fetched again
+from the start. So an honest server learns the items of keys that are about to be heavy, and of no
+other keys. Only the server knows the counts, so a dishonest one may fetch the string of a key that
+one device holds. Devices refuse what no honest study asks for (`TrackedPlan.history_faults`): no
+item is tracked in the first round, and not more strings are fetched than can be heavy.
 
 Counters may take `MAX_COUNTER_BYTES_SHARE` of a round's bytes. Strings take of the other bytes what
 `_useful_elements` weighs, up to a table that can be read, and always the share with which the
@@ -20,7 +20,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +31,7 @@ from protocol.mechanisms.iblt.sampled_table import too_small
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import Counters
 from protocol.mechanisms.tracked.forecast import Forecast, likely_heavy
+from protocol.mechanisms.tracked.phrases import ESCAPE_DIGITS, PLAIN, StringCode, learn_phrases
 from protocol.mechanisms.tracked.split_counters import SplitCounters
 from protocol.numerics.array_types import Integers
 from protocol.numerics.finite_fields import widest_prime
@@ -43,10 +44,11 @@ from secagg.ring import Array, Lane
 NUMBER_BYTES = 3
 _STRINGS_ARRAY = "strings"  # in the study state: JSON of the bytes of each name, in hexadecimal
 _COMPLETE_MARK = "."  # after the bytes of a complete string
+_RATIO_STRINGS = 500  # from which the length of other strings in a code is expected
 
 
 class StringPiece(NamedTuple):
-    """The `size` bytes from byte `start` on of the string behind `name`, and NULs after its end."""
+    """The first `size` digits of the string behind `name` from byte `start` on, then zeros."""
 
     name: str
     start: int
@@ -60,12 +62,13 @@ class StringPieces:
     pieces: tuple[StringPiece, ...]
     max_count: int
     moduli: Moduli = PAIRWISE
+    code: StringCode = PLAIN
 
     @property
     def lane(self) -> Lane:
         """Return the lane of the pieces, piece by piece."""
         p = self.moduli.prime or widest_prime(max(self.max_count, 2 ** (8 * NUMBER_BYTES) - 1))
-        return Lane(p, max(1, sum(self.elements(piece.size) for piece in self.pieces)))
+        return Lane(p, max(1, sum(map(self._elements_of, self.pieces))))
 
     @property
     def element_bits(self) -> int:
@@ -73,9 +76,17 @@ class StringPieces:
         prime = self.moduli.prime
         return prime.bit_length() - 1 if prime else 8 * NUMBER_BYTES
 
-    def elements(self, size: float) -> int:
-        """Return the number of elements of a piece of `size` bytes."""
-        return math.ceil(8 * size / self.element_bits)
+    def elements(self, nbytes: float) -> int:
+        """Return the number of elements that hold `nbytes` of code."""
+        return math.ceil(8 * nbytes / self.element_bits)
+
+    def digits(self, elements: int) -> int:
+        """Return the number of digits that fit in `elements`."""
+        return int(elements * self.element_bits / (8 * self.code.digit_bytes))
+
+    def _elements_of(self, piece: StringPiece) -> int:
+        bits = int(self.code.base**piece.size - 1).bit_length()
+        return -(-bits // self.element_bits)
 
     def elements_in_bytes(self, nbytes: float) -> int:
         """Return the number of elements that `nbytes` of a message have room for."""
@@ -84,7 +95,7 @@ class StringPieces:
     @cached_property
     def _places(self) -> Mapping[str, tuple[StringPiece, slice]]:
         """Return the piece of each name, and its elements."""
-        ends = list(accumulate(self.elements(piece.size) for piece in self.pieces))
+        ends = list(accumulate(map(self._elements_of, self.pieces)))
         places = map(slice, [0, *ends], ends)
         return {x.name: (x, place) for x, place in zip(self.pieces, places, strict=True)}
 
@@ -100,14 +111,17 @@ class StringPieces:
         return sums.astype(self.lane.dtype)
 
     def _numbers(self, item: str, piece: StringPiece) -> NDArray[np.uint64]:
-        raw = item.encode()[piece.start :][: piece.size].ljust(piece.size, b"\0")
-        number, bits = int.from_bytes(raw, "big"), self.element_bits
-        places = range((self.elements(piece.size) - 1) * bits, -1, -bits)
+        digits = self.code.encode(item.encode()[piece.start :])[: piece.size]
+        number, base = 0, self.code.base
+        for digit in digits:
+            number = base * number + digit
+        number, bits = number * base ** (piece.size - len(digits)), self.element_bits
+        places = range((self._elements_of(piece) - 1) * bits, -1, -bits)
         return np.array([number >> place & 2**bits - 1 for place in places], np.uint64)
 
     def decode(self, sums: Array, counts: Mapping[str, int]) -> dict[str, bytes]:
-        """Return the pieces of names with a count, if their sums decode to bytes."""
-        pieces, p = {}, self.lane.q
+        """Return the bytes of pieces of names with a count, if their sums decode to digits."""
+        pieces, p, base = {}, self.lane.q, self.code.base
         for name, (piece, place) in self._places.items():
             count = counts.get(name, 0) % p
             if not count:
@@ -116,8 +130,12 @@ class StringPieces:
             numbers = [number * inverse % p for number in sums[place].tolist()]
             for number in numbers:
                 whole = whole << self.element_bits | number
-            if max(numbers) < 2**self.element_bits and whole < 2 ** (8 * piece.size):
-                pieces[name] = whole.to_bytes(piece.size, "big")
+            if max(numbers) < 2**self.element_bits and whole < base**piece.size:
+                digits = list[int]()
+                for _ in range(piece.size):
+                    whole, digit = divmod(whole, base)
+                    digits.append(digit)
+                pieces[name] = self.code.decode(reversed(digits))
         return pieces
 
 
@@ -144,13 +162,23 @@ class KnownStrings:
         known |= {name: raw + _COMPLETE_MARK for name, raw in ended.items()}
         return state.with_array(_STRINGS_ARRAY, np.frombuffer(json.dumps(known).encode(), np.uint8))
 
-    def next_piece(self, name: str, size: int) -> StringPiece:
-        """Return the next piece of a name whose string is not complete, of at most `size` bytes."""
+    def next_piece(self, name: str, size: int, code: StringCode = PLAIN) -> StringPiece:
+        """Return the next piece of a name that is not complete, of at most `size` digits."""
         start = len(self.partial.get(name, b""))
-        return StringPiece(name=name, start=start, size=min(size, self.domain.max_bytes - start))
+        return StringPiece(name, start, min(size, self.most_digits(name, code)))
 
-    def expected_bytes(self, name: str, rounds_left: int) -> float:
-        """Return how many bytes are probably to come, with the NUL at the end, in whole pieces.
+    def most_digits(self, name: str, code: StringCode) -> int:
+        """Return the most digits of a piece. Escapes may need more of them, in several rounds."""
+        left = self.domain.max_bytes - len(self.partial.get(name, b""))
+        return left + (ESCAPE_DIGITS - 1 if code.phrases else 0)
+
+    def bytes_per_byte(self, code: StringCode) -> float:
+        """Return how many bytes of `code` a byte of the complete strings takes."""
+        texts = list(islice(self.complete.values(), _RATIO_STRINGS))
+        return code.size(texts) / PLAIN.size(texts) if texts else 1.0
+
+    def expected_bytes(self, name: str, rounds_left: int, bytes_per_byte: float) -> float:
+        """Return how many bytes of code are probably to come, with the end, in whole pieces.
 
         It is the mean of the complete strings that are longer than what is known of this one, and
         of another one that has as many bytes to come as are known, or a round's part of the longest
@@ -158,10 +186,11 @@ class KnownStrings:
         complete shows that they are short.
         """
         known, size = len(self.partial.get(name, b"")), tuning.MIN_PIECE_BYTES
-        longer = -(-(self._sizes[self._sizes > known] - known) // size) * size
+        longer = bytes_per_byte * (self._sizes[self._sizes > known] - known)
         most = self.domain.max_bytes - known
         another = max(known, tuning.EXPECTED_STRING_BYTES, most / max(1, rounds_left))
-        return min((another + int(longer.sum())) / (1 + len(longer)), most)
+        whole = float((np.ceil(longer / size) * size).sum())
+        return min((bytes_per_byte * another + whole) / (1 + len(longer)), most)
 
     @cached_property
     def _sizes(self) -> Integers:
@@ -253,14 +282,25 @@ class FetchSchedule:
         """Return whether one device alone may make an item heavy, so that its string is fetched."""
         return self.question.threshold <= self.question.contribution
 
-    def pieces_of(self, wanted: tuple[StringPiece, ...], moduli: Moduli) -> StringPieces:
+    def pieces_of(
+        self, wanted: tuple[StringPiece, ...], moduli: Moduli, code: StringCode
+    ) -> StringPieces:
         """Return the pieces of a round with these `moduli` that fetches `wanted`."""
-        return StringPieces(wanted, self._max_count, moduli)
+        return StringPieces(wanted, self._max_count, moduli, code)
+
+    def next_code(self, forecast: Forecast) -> StringCode:
+        """Return the code of the next pieces, with phrases of strings that are heavy already."""
+        domain = self.question.domain
+        if not isinstance(domain, Hashed):
+            return PLAIN
+        complete = KnownStrings.from_state(domain, forecast.state).complete
+        return learn_phrases([complete[name] for name in forecast.heavy if name in complete])
 
     def next_pieces(
         self,
         forecast: Forecast,
         counters: Counters | SplitCounters,
+        code: StringCode,
         nbytes: int,
         min_table_bytes: int,
         readable_table_bytes: int,
@@ -272,22 +312,29 @@ class FetchSchedule:
 
         First each string gets `MIN_PIECE_BYTES`, those of which most is known before the others.
         Then those with the fewest expected bytes get all of them, and twice in the last round.
+        While no phrases are known, the `FIRST_STRINGS` of the highest totals come first.
         """
-        domain, lane = self.question.domain, self.pieces_of((), counters.moduli)
+        domain, lane = self.question.domain, self.pieces_of((), counters.moduli, code)
         if not isinstance(domain, Hashed) or not counters.items:
             return lane
         strings = KnownStrings.from_state(domain, forecast.state)
         fetchable = counters.rows.keys() - strings.complete.keys()
         missing = [name for name in likely_heavy(forecast) if name in fetchable]
-        most = {x: domain.max_bytes - len(strings.partial.get(x, b"")) for x in missing}
         least, rounds_left = tuning.MIN_PIECE_BYTES, self.rounds - forecast.plan.round
-        expected = {x: strings.expected_bytes(x, rounds_left) for x in missing}
+        even_rounds = rounds_left
+        if not code.phrases and len(strings.complete) < tuning.FIRST_STRINGS and rounds_left > 1:
+            # These strings give phrases, which make all others short.
+            missing = missing[: tuning.FIRST_STRINGS]
+            even_rounds = min(rounds_left, tuning.FIRST_STRINGS_ROUNDS)
+        most = {x: code.digit_bytes * strings.most_digits(x, code) for x in missing}
+        ratio = strings.bytes_per_byte(code)
+        expected = {x: strings.expected_bytes(x, rounds_left, ratio) for x in missing}
         begun, short = (sorted(missing, key=each.__getitem__) for each in (most, expected))
         if rounds_left > 1:
             wanted = [*((x, 0.0) for x in begun), *((x, expected[x]) for x in short)]
             fitting = lane.elements_in_bytes(nbytes - readable_table_bytes)
             left = sum(lane.elements(size) for size in expected.values())
-            room = min(fitting, _useful_elements(left, rounds_left, fitting))
+            room = min(fitting, _useful_elements(left, even_rounds, fitting))
         else:  # No cell gains anything, and strings may be longer than expected.
             wanted = [(x, 2 * expected[x]) for x in short]
             room = lane.elements_in_bytes(nbytes - min_table_bytes)
@@ -296,9 +343,9 @@ class FetchSchedule:
         most_bytes = min(tuning.MAX_PIECE_BYTES_SHARE * nbytes, nbytes - min_table_bytes)
         room = max(room, min(guaranteed, lane.elements_in_bytes(most_bytes)))
         elements = ((x, lane.elements(min(max(least, size), most[x]))) for x, size in wanted)
-        sizes = {x: n * lane.element_bits // 8 for x, n in _shares(elements, room).items()}
-        pieces = (strings.next_piece(x, size) for x, size in sizes.items() if size)
-        return self.pieces_of(tuple(pieces), counters.moduli)
+        sizes = {x: lane.digits(n) for x, n in _shares(elements, room).items()}
+        pieces = (strings.next_piece(x, size, code) for x, size in sizes.items() if size)
+        return self.pieces_of(tuple(pieces), counters.moduli, code)
 
     @property
     def _number_bits(self) -> int:

@@ -38,7 +38,7 @@ def held(number: int) -> list[dict[str, int]]:
     return devices
 
 
-@pytest.mark.parametrize(("liars", "cohorts", "fetched"), [(0, 1, 0), (1, 1, 3), (2, 4, 0)])
+@pytest.mark.parametrize(("liars", "cohorts", "fetched"), [(0, 1, 0), (1, 1, 4), (2, 4, 0)])
 def test_liars_have_a_rare_string_fetched_only_where_no_cohorts_can_be_compared(
     liars: int, cohorts: int, fetched: int
 ) -> None:

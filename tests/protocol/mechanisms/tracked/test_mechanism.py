@@ -290,6 +290,7 @@ def test_a_long_string_that_is_found_in_the_round_before_the_last_is_named() -> 
         ({"counter_groups": ({"bits": 0, "items": ("ab",)},)}, "greater than or equal to 1"),
         ({"counter_groups": ({"bits": 3, "items": ()},)}, "at least 1 item"),
         ({"string_pieces": ((0, 0, 9),)}, "items that are tracked"),
+        ({"phrases": tuple("abcdefghijklmn")}, "phrases are for string_pieces"),
     ],
 )
 def test_a_plan_that_cannot_be_meant_is_refused(changes: dict[str, Any], why: str) -> None:

@@ -59,7 +59,7 @@ def test_an_honest_study_has_no_such_plan(rounds: int, asked: dict[str, Any]) ->
     [
         (plan(1), "tracks items in the first round"),
         (plan(1, 1), "tracks items in the first round"),
-        (plan(9, 5, start=52), "byte 61 of strings of 60 bytes"),
+        (plan(9, 5, start=54), "byte 63 of strings of 60 bytes"),
         (plan(3, 3, domain=Utf8(max_bytes=4)), "a domain without hashes"),
         (plan(3, 1, threshold=2), "one device alone"),
         (plan(3, 1, threshold=1e12), "fetches 1 strings, and 0 items can be heavy"),
@@ -72,7 +72,7 @@ def test_a_plan_without_a_history_is_recognised(refused: TrackedPlan, why: str) 
 
 @pytest.mark.parametrize(
     "possible",
-    [plan(2), plan(2, 5, start=51), plan(3, 1, threshold=3), plan(3, 22, threshold=100)],
+    [plan(2), plan(2, 5, start=53), plan(3, 1, threshold=3), plan(3, 22, threshold=100)],
 )
 def test_a_plan_that_an_honest_study_could_have_is_accepted(possible: TrackedPlan) -> None:
     assert list(possible.history_faults()) == []

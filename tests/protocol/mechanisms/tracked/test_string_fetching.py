@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.domains.hashed import Hashed
+from protocol.mechanisms.tracked.phrases import PLAIN, StringCode
 from protocol.mechanisms.tracked.string_fetching import KnownStrings, StringPieces
 from protocol.study_state import EMPTY_STATE
 from secagg.oneshot.moduli import PAIRWISE, Moduli
@@ -24,11 +25,11 @@ def fetch(
     holders: Mapping[str, int],
     noise: int = 0,
     moduli: Moduli = PAIRWISE,
+    code: StringCode = PLAIN,
 ) -> KnownStrings:
     """Return the strings after a round that fetches the next piece of each name."""
-    fetches = StringPieces(
-        tuple(strings.next_piece(name, SIZE) for name in names), MAX_COUNT, moduli
-    )
+    wanted = tuple(strings.next_piece(name, SIZE, code) for name in names)
+    fetches = StringPieces(wanted, MAX_COUNT, moduli, code)
     lane = fetches.lane
     sums = np.zeros(lane.length, np.uint64)
     for item, count in holders.items():
@@ -42,14 +43,15 @@ def fetch(
 @given(
     st.dictionaries(texts, st.integers(1, 30), min_size=1, max_size=5),
     st.sampled_from([PAIRWISE, *(Moduli(13).fixed(p) for p in (61, 521, 65521))]),
+    st.sampled_from([PLAIN, StringCode((*"abcdefghijklm", "\u00e9", "0000"))]),
 )
 def test_every_string_is_complete_after_one_round_per_piece(
-    holders: dict[str, int], moduli: Moduli
+    holders: dict[str, int], moduli: Moduli, code: StringCode
 ) -> None:
     strings, names = KnownStrings(DOMAIN), [DOMAIN.name(item) for item in holders]
-    for _ in range(max(len(item.encode()) for item in holders) // 12 + 1):
+    for _ in range(max(len(code.encode(item.encode())) for item in holders) // (SIZE - 2) + 1):
         missing = [name for name in names if name not in strings.complete]
-        strings = fetch(strings, missing, holders, moduli=moduli)
+        strings = fetch(strings, missing, holders, moduli=moduli, code=code)
     assert strings.complete == {DOMAIN.name(item): item for item in holders}
     assert strings.partial == {}
 
