@@ -46,9 +46,7 @@ function withDigits(base, width, raw, forms, pad = 0) {
     const row = padded(name, chunks * size);
     return { name, key: range(chunks).map((i) => joined(row.splice(0, size), base)) };
   };
-  return {
-    ...forms, chunks, bound: power(base, size), keyed, digits: padded, base, width,
-  };
+  return { ...forms, chunks, bound: power(base, size), keyed, digits: padded, base, width };
 }
 
 /** Return texts of known characters. @type {(document: any) => Domain} */

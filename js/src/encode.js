@@ -77,7 +77,7 @@ function countItems(items, canonical) {
   for (const [item, count] of pairs) {
     all += count;
     const isCount = isWhole(count) && count >= 0 && isWhole(all);
-    expect(isCount, "counts are whole numbers, together below 2^53");
+    expect(isCount, "counts are whole numbers below 2^53");
     const text = itemText(item);
     // Half of a character has no bytes.
     const form = count && !/\p{Surrogate}/u.test(text) ? canonical(text) : null;

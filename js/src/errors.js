@@ -18,12 +18,6 @@ export function refuse(limit, reason, needed = null) {
   throw namedError("RefusedError", `the study ${reason} (${limit})`, { limit, needed });
 }
 
-/** Refuse a study that asks for more than a limit, or for less. @type {(limit: string, asked: any,
- * allowed: any, needed: any) => never} */
-export function refuseBeyond(limit, asked, allowed, needed) {
-  refuse(limit, `asks for ${asked}; this device allows ${allowed}`, needed);
-}
-
 /** Refuse what devices in JavaScript do not do. @type {(limit: string, what: string) => never} */
 export function inPython(limit, what) {
   refuse(limit, `needs devices in Python, for ${what}`);

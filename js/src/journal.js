@@ -13,7 +13,7 @@
 
 import { floor, min } from "./arithmetic.js";
 import { HEX_32, hex, systemRandom, unhex } from "./bytes.js";
-import { must, namedError, refuse, refuseBeyond } from "./errors.js";
+import { must, namedError, refuse } from "./errors.js";
 import { clock } from "./transport.js";
 
 const DEVICE = "blindtally device v1";
@@ -130,8 +130,8 @@ function checkExactStudies(lines, vector, most, now) {
     && passed - line.time < PERIOD_SECONDS).map(keyOf));
   const needed = others.size + 1;
   others.delete(keyOf(vector));
-  const asked = `${needed} exact studies in 30 days`;
-  if (others.size >= most) refuseBeyond("max_exact_studies", asked, most, needed);
+  const reason = `asks for ${needed} exact studies in 30 days; this device allows ${most}`;
+  if (others.size >= most) refuse("max_exact_studies", reason, needed);
 }
 
 /** Return what a request to IndexedDB, or a transaction, ends with. @type {(request: any) =>

@@ -48,9 +48,8 @@ export async function makeMessage(session, identity, enrolment, { p, elements },
   const { parameters, entries, digest } = session.committee;
   const { members, corrupt, threshold } = parameters;
   const { rho, columns, blinds } = sharing(p, elements.length, parameters);
-  const isField = p > members + rho && p < MAX_PRIME && isPrime(p);
-  const isVector = elements.length && elements.every((x) => isWhole(x) && x >= 0 && x < p);
-  must(isField && isVector);
+  must(p > members + rho && p < MAX_PRIME && isPrime(p));
+  must(elements.length && elements.every((x) => isWhole(x) && x >= 0 && x < p));
 
   const own = identity.publicKey;
   const label = taggedHash("one-shot message v1", digest, own);
@@ -59,8 +58,7 @@ export async function makeMessage(session, identity, enrolment, { p, elements },
     uniform(p, count, await keystream(key));
   const pair = await agreementKey(taggedHash("one-shot key v1", drawn));
   const [hidden, , ...secrets] = await Promise.all([
-    expand(taggedHash("one-shot stream v1", drawn), rho * blinds),
-    checkAuthority(session),
+    expand(taggedHash("one-shot stream v1", drawn), rho * blinds), checkAuthority(session),
     ...entries.map(({ key }) => pair.agree(key)),
   ]);
   /** @type {(name: string, member: number, blocks: number) => Bytes} */

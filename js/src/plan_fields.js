@@ -55,8 +55,7 @@ const message_bytes = 2 ** 27;
 const DOMAINS = {
   __proto__: null,
   alphabet: { characters: /^.{2,4096}$/su, length: 256, pad: /^.?$/su },
-  utf8: { max_bytes: 1024 },
-  interval: { low: float, high: float, alpha: 256, length: 48 },
+  utf8: { max_bytes: 1024 }, interval: { low: float, high: float, alpha: 256, length: 48 },
   hashed: { max_bytes: 4096, key_bits: (/** @type {any} */ x) => [24, 32, 40, 48, 72].includes(x),
     salt: /^[ -~]{0,16}$/ },
   listed: { items },
@@ -93,8 +92,7 @@ const MECHANISMS = {
     {
       cells: 12_582_912, max_value: 2 ** 31 - 1, prime: 1 - 2 ** 26, table_classes: -(2 ** 16),
       counter_classes: list(2 ** 53, -(2 ** 16), false), string_pieces: list(piece, -(2 ** 16)),
-      phrases: list(/^.{1,32}$/su, -254),
-      counter_groups: list({ items, counters: 4096 }, -64),
+      phrases: list(/^.{1,32}$/su, -254), counter_groups: list({ items, counters: 4096 }, -64),
     },
   ],
   "hierarchical-histogram": [{ ...noise, contribution: 1 }, { release }],

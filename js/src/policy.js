@@ -3,7 +3,7 @@
 import { floor, max } from "./arithmetic.js";
 import { KEY } from "./bytes.js";
 import { encodingOf } from "./encode.js";
-import { expect, refuse, refuseBeyond } from "./errors.js";
+import { expect, refuse } from "./errors.js";
 
 const BYTES_PER_ELEMENT = 2;
 const TOLERANCE = 1 + 1e-9;
@@ -73,7 +73,8 @@ export function checkPlan(plan, policy) {
   for (const [limit, asked, isKept, allowed = limits[limit]] of rules) {
     const isWithin = /^(min|conf)/.test(limit) ? asked >= allowed : asked <= allowed * TOLERANCE;
     if (isKept ?? isWithin) continue;
-    refuseBeyond(limit, asked, allowed, limit in policy ? asked : null);
+    const reason = `asks for ${asked}; this device allows ${allowed}`;
+    refuse(limit, reason, limit in policy ? asked : null);
   }
 }
 
@@ -89,8 +90,7 @@ function committeeRules(terms, tolerated, policy) {
     ];
   }
   const named = terms.members.length;
-  const isPinned = (/** @type {string} */ key) => committee.includes(key);
-  const pinned = terms.members.filter(isPinned).length;
+  const pinned = terms.members.filter((/** @type {any} */ key) => committee.includes(key)).length;
   const least = max(1, floor(min_committee_corrupt * named + 1e-9));
   return [
     ["committee", `all ${named} members`, pinned === named, `${pinned} of them`],

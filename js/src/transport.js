@@ -63,15 +63,12 @@ async function sendOnce(url, { ticket, json, bytes }) {
     throw namedError("ServiceError", text.replaceAll(ticket, "(secret)"), facts);
   };
   let answer, /** @type {any} */ text;
+  const kind = json ? "json" : "octet-stream";
   try {
     answer = await fetch(url, {
       method: json ? "POST" : bytes ? "PUT" : "GET",
-      headers: {
-        authorization: `Bearer ${ticket}`,
-        "content-type": `application/${json ? "json" : "octet-stream"}`,
-      },
-      body: json ? JSON.stringify(json) : bytes,
-      signal: AbortSignal.timeout(REQUEST_MILLISECONDS),
+      headers: { authorization: `Bearer ${ticket}`, "content-type": `application/${kind}` },
+      body: json ? JSON.stringify(json) : bytes, signal: AbortSignal.timeout(REQUEST_MILLISECONDS),
       cache: "no-store", credentials: "omit", redirect: "error", referrerPolicy: "no-referrer",
     });
     text = await readBody(answer);

@@ -1,10 +1,12 @@
 // Returns for each case (a plan, items, limits of a policy, and keys of random streams) the vector of
 // the items, and the limit that refuses the plan; or the error.
 import { hex, unhex } from "../../js/src/bytes.js";
-import { encode } from "../../js/src/encode.js";
+import * as source from "../../js/src/index.js";
 import { pack } from "../../js/src/field.js";
 import { keystream } from "../../js/src/keys.js";
-import { Policy, checkPlan, maxCopies } from "../../js/src/policy.js";
+import { maxCopies } from "../../js/src/policy.js";
+
+let { Policy, checkPlan, encode } = source;
 
 const stream = (key) => keystream(unhex(key));
 
@@ -34,4 +36,8 @@ async function answer({ plan, items, policy: limits, random, choices }) {
   }
 }
 
-export const main = (cases) => Promise.all(cases.map(answer));
+// The cases, or a bundle to try and its cases.
+export async function main(given) {
+  ({ Policy, checkPlan, encode } = given.bundle ? await import(given.bundle) : source);
+  return Promise.all((given.cases ?? given).map(answer));
+}

@@ -67,7 +67,7 @@ export function sample(t, most, count, random) {
   const lower = floor(t);
   const p = (lower * (lower + 1 - t)) / t;
   const level = random < p ? lower : lower + 1;
-  const rest = random < p ? random / p : (random - p) / max(1 - p, Number.EPSILON);
+  const rest = random < p ? random / p : (random - p) / (1 - p);
   if (count >= level) return count;
   return rest * level < count ? level : 0;
 }

@@ -1,8 +1,7 @@
 /** Counters of known items, pieces of their strings, and a table of samples of the others. */
 
-import {
-  areDistinct, big, bitLength, ceil, digitsOf, floor, max, range, sum, zeros,
-} from "../arithmetic.js";
+import { areDistinct, big, bitLength, ceil, digitsOf } from "../arithmetic.js";
+import { floor, max, range, sum, zeros } from "../arithmetic.js";
 import { hex, unhex, utf8 } from "../bytes.js";
 import { primeAbove } from "../committee.js";
 import { domainOf } from "../domains.js";
@@ -60,7 +59,7 @@ export function tracked(plan) {
   for (const { counters: each, items } of plan.counter_groups) {
     for (const name of items) {
       must(!rows.has(name));
-      rows.set(name, { start: counters, each });
+      rows.set(name, [counters, each]);
       counters += each;
     }
   }
@@ -72,12 +71,11 @@ export function tracked(plan) {
   const base = big(phrases[0] ? phrases.length + 2 : 256);
   const elementsOf = (/** @type {Piece} */ [, , size]) =>
     ceil((base ** big(size) - 1n).toString(2).length / bits);
-  const stringsLength = sum(pieces.map(elementsOf));
   const fetched = pieces.map((/** @type {Piece} */ [row]) => row);
   must(areDistinct(fetched) && max(...fetched) < rows.size);
-  const thinnedLength = LEVELS.length * (classes.length + tableClasses);
   return {
-    p, length: counters + stringsLength + table.length + thinnedLength,
+    p, length: counters + sum(pieces.map(elementsOf)) + table.length
+      + LEVELS.length * (classes.length + tableClasses),
     isImpossible: isUnexplained(plan),
     async encode(held, random) {
       const { elements, insert } = await table.make(unhex(plan.seed));
@@ -92,9 +90,9 @@ export function tracked(plan) {
       // Each copy of an item with counters takes one of them by a coin.
       const copies = held
         .flatMap(({ name, count }) => Array(rows.has(name) ? count : 0).fill(rows.get(name)))
-        .sort((a, b) => a.start - b.start);
+        .sort(([a], [b]) => a - b);
       const words = await draw(random, copies.length);
-      const places = copies.map(({ start, each }, i) => start + floor(toFloat(words[i]) * each));
+      const places = copies.map(([start, each], i) => start + floor(toFloat(words[i]) * each));
       const classOf = classes.flatMap((/** @type {number} */ count, /** @type {number} */ i) =>
         Array(count).fill(i));
       const counts = zeros(counters);

@@ -16,14 +16,9 @@ import numpy as np
 from protocol.estimation.empirical_bayes import decision_threshold
 from protocol.estimation.segments import History
 from protocol.mechanisms.sampled_counts import is_firm
+from protocol.mechanisms.tracked import observations
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import CounterGroup, check_lanes, counter_bits
-from protocol.mechanisms.tracked.observations import (
-    LAST_SLIP_COLUMN,
-    SLIP_VARIANCE_COLUMN,
-    drift_of,
-    history_of,
-)
 from protocol.mechanisms.tracked.rate_filter import estimate_levels, filter_levels
 from protocol.mechanisms.tracked.split_counters import (
     SplitCounters,
@@ -47,9 +42,9 @@ def expected_counts(state: StudyState, devices: int, items: Sequence[str]) -> tu
     used, since something has changed. Raises KeyError if an item was never known.
     """
     rows = np.array([state.rows[item] for item in items], np.int64)
-    whole = history_of(state)
+    whole = observations.history_of(state)
     history = History(whole.observed[rows], whole.exposure[rows], whole.devices)
-    drift = drift_of(state)
+    drift = observations.drift_of(state)
     levels = filter_levels(history, drift)
     rates, variances = levels.rates, levels.rate_variances + (drift.phi * history.rates) ** 2
     observed = np.maximum(history.observed[:, -1], 0)
@@ -80,10 +75,10 @@ class Forecast:
         """Return the forecast after the round of `plan`; it has no items before the first one."""
         if not state.items:
             return cls(plan, state, *np.zeros((3, 0)))
-        levels = estimate_levels(history_of(state), drift_of(state))
+        levels = estimate_levels(observations.history_of(state), observations.drift_of(state))
         to_come = (plan.rounds - plan.round) * plan.terms.max_devices
         spread = levels.variances + levels.rate_variances * to_come**2 + levels.rates * to_come
-        errors = np.sqrt(levels.variances + state.column(SLIP_VARIANCE_COLUMN))
+        errors = np.sqrt(levels.variances + state.column(observations.SLIP_VARIANCE_COLUMN))
         reached = levels.totals - tuning.LISTED_Z_SCORE * errors
         totals = levels.totals + levels.rates * to_come
         return cls(plan, state, totals, np.sqrt(spread), reached)
@@ -103,7 +98,7 @@ class Forecast:
         """Return the next counts of the wanted items: expected, deviations and last slips."""
         if not self.wanted:
             return np.zeros(0), np.zeros(0), np.zeros(0)
-        slips = self.state.column(LAST_SLIP_COLUMN)
+        slips = self.state.column(observations.LAST_SLIP_COLUMN)
         rows = [self.state.rows[item] for item in self.wanted]
         devices = self.plan.terms.max_devices
         return *expected_counts(self.state, devices, self.wanted), slips[rows]

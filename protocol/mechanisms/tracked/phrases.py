@@ -26,15 +26,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, islice, pairwise
 
-MIN_PHRASES, MAX_PHRASES = 14, 254  # the fewest have digits for the halves of a byte
-MAX_PHRASE_LENGTH = 32  # in characters
-ESCAPE_DIGITS = 3
-MIN_PHRASE_ITEMS = 4
+from protocol.mechanisms.tracked import tuning_constants as tuning
+
 # Characters of all phrases in a plan, with two quotes and a comma of each: logs of 1,500 words have
 # plans of up to 17 kB, and 14.6 kB without phrases.
 _MAX_LENGTH = 1280
 # Most phrases of each pass. Twice as many passes save 1 to 4% of the digits.
-_PASSES = (*[MAX_PHRASES] * 6, 180, 128, 90, 64, 45, 32, 22)
+_PASSES = (*[tuning.MAX_PHRASES] * 6, 180, 128, 90, 64, 45, 32, 22)
 # Characters of the strings from which phrases are learnt, in 0.1 s. More give longer phrases, with
 # less room for others: articles took 10.9 bytes, and 14.5 from 8,000 characters.
 _SAMPLE_LENGTH = 6144
@@ -105,19 +103,19 @@ def learn_phrases(texts: Collection[str]) -> StringCode:
         uses, items, pattern = Counter[str](), Counter[str](), _first(code.phrases)
         for text in sample:
             parts = pattern.findall(text)
-            longer = [a + b for a, b in pairwise(parts) if len(a + b) <= MAX_PHRASE_LENGTH]
+            longer = [a + b for a, b in pairwise(parts) if len(a + b) <= tuning.MAX_PHRASE_LENGTH]
             uses.update(parts + longer)
             items.update({*parts, *longer})
         saved = (
-            (count * (len(each) - 1 or ESCAPE_DIGITS * len(each.encode()) - 1), each)
+            (count * (len(each) - 1 or tuning.ESCAPE_DIGITS * len(each.encode()) - 1), each)
             for each, count in uses.items()
-            if items[each] >= MIN_PHRASE_ITEMS
+            if items[each] >= tuning.MIN_PHRASE_ITEMS
         )
         chosen = [each for _, each in heapq.nlargest(most, saved)]
         room = accumulate(len(each) + 3 for each in chosen)
         fitting = [x for x, end in zip(chosen, room, strict=True) if end <= _MAX_LENGTH]
         code = StringCode(tuple(sorted(fitting, key=len, reverse=True)))
-        if len(code.phrases) >= MIN_PHRASES and (size := code.size(sample)) < least:
+        if len(code.phrases) >= tuning.MIN_PHRASES and (size := code.size(sample)) < least:
             least, best = size, code
     return best
 

@@ -37,13 +37,7 @@ from protocol.mechanisms.iblt.sampled_table import (
 from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler, coarse_threshold
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import CounterGroup, Counters
-from protocol.mechanisms.tracked.phrases import (
-    ESCAPE_DIGITS,
-    MAX_PHRASE_LENGTH,
-    MAX_PHRASES,
-    MIN_PHRASES,
-    StringCode,
-)
+from protocol.mechanisms.tracked.phrases import StringCode
 from protocol.mechanisms.tracked.split_counters import SplitCounters, SplitGroup
 from protocol.mechanisms.tracked.string_fetching import (
     FetchSchedule,
@@ -65,9 +59,9 @@ AnyCounters: TypeAlias = Counters | SplitCounters
 PieceOfRow: TypeAlias = tuple[
     Annotated[int, Field(ge=0, lt=2**21)],
     Annotated[int, Field(ge=0, lt=4096)],
-    Annotated[int, Field(ge=1, le=4096 + ESCAPE_DIGITS - 1)],
+    Annotated[int, Field(ge=1, le=4096 + tuning.ESCAPE_DIGITS - 1)],
 ]
-Phrase: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_PHRASE_LENGTH)]
+Phrase: TypeAlias = Annotated[str, Field(min_length=1, max_length=tuning.MAX_PHRASE_LENGTH)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,15 +215,17 @@ class TrackedPlan(Plan):
     table_classes: int = Field(default=0, ge=0, le=2**16)
     prime: int = Field(default=0, ge=0, lt=MAX_PRIME)
     string_pieces: tuple[PieceOfRow, ...] = Field(default=(), max_length=2**16)
-    phrases: tuple[Phrase, ...] = Field(default=(), max_length=MAX_PHRASES)
+    phrases: tuple[Phrase, ...] = Field(default=(), max_length=tuning.MAX_PHRASES)
     cells: int = Field(ge=1, le=MAX_CELLS)
     max_value: int = Field(ge=1, le=2**31 - 1)
 
     @model_validator(mode="after")
     def _has_phrases_of_a_code(self) -> Self:
-        are_enough = MIN_PHRASES <= len(self.phrases) == len(set(self.phrases))
+        are_enough = tuning.MIN_PHRASES <= len(self.phrases) == len(set(self.phrases))
         if self.phrases and not (self.string_pieces and are_enough):
-            raise ValueError(f"phrases are for string_pieces, {MIN_PHRASES} different ones or more")
+            raise ValueError(
+                f"phrases are for string_pieces, {tuning.MIN_PHRASES} different ones or more"
+            )
         return self
 
     @model_validator(mode="after")
@@ -273,7 +269,7 @@ class TrackedPlan(Plan):
             yield "fetches strings of a domain without hashes"
             return
         end = max(start + size for _, start, size in self.string_pieces)
-        if end > domain.max_bytes + ESCAPE_DIGITS - 1:
+        if end > domain.max_bytes + tuning.ESCAPE_DIGITS - 1:
             yield f"fetches byte {end} of strings of {domain.max_bytes} bytes"
         if self.fetch_schedule.may_show_one_device:
             yield "fetches strings that one device alone may make heavy"

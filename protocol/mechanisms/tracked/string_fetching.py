@@ -31,7 +31,7 @@ from protocol.mechanisms.iblt.sampled_table import too_small
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import Counters
 from protocol.mechanisms.tracked.forecast import Forecast, likely_heavy
-from protocol.mechanisms.tracked.phrases import ESCAPE_DIGITS, PLAIN, StringCode, learn_phrases
+from protocol.mechanisms.tracked.phrases import PLAIN, StringCode, learn_phrases
 from protocol.mechanisms.tracked.split_counters import SplitCounters
 from protocol.numerics.array_types import Integers
 from protocol.numerics.finite_fields import widest_prime
@@ -170,7 +170,7 @@ class KnownStrings:
     def most_digits(self, name: str, code: StringCode) -> int:
         """Return the most digits of a piece. Escapes may need more of them, in several rounds."""
         left = self.domain.max_bytes - len(self.partial.get(name, b""))
-        return left + (ESCAPE_DIGITS - 1 if code.phrases else 0)
+        return left + (tuning.ESCAPE_DIGITS - 1 if code.phrases else 0)
 
     def bytes_per_byte(self, code: StringCode) -> float:
         """Return how many bytes of `code` a byte of the complete strings takes."""

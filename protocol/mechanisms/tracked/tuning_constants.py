@@ -139,6 +139,8 @@ EXPECTED_STRING_BYTES = 64
 # Strings that are fetched before all others, and the rounds for them, if no phrases are known. URLs
 # of 1,000 words: F1 0.894 without them, 0.910 with the same rounds as others, and 0.926 with 4.
 FIRST_STRINGS, FIRST_STRINGS_ROUNDS = 25, 4
+# Phrases of a plan (`phrases.py`): the fewest have digits for the halves of a byte.
+MIN_PHRASES, MAX_PHRASES, MAX_PHRASE_LENGTH, ESCAPE_DIGITS, MIN_PHRASE_ITEMS = 14, 254, 32, 3, 4
 MAX_COUNTER_BYTES_SHARE = 0.75  # fraction of a round's bytes that counters may take
 MAX_T_FACTOR_FOR_STRINGS = 2.0  # factor by which a round's strings may raise t
 MAX_PIECE_BYTES_SHARE = 0.5  # fraction of the bytes without counters that one piece may take

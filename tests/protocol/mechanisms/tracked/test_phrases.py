@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.registry import SUM_MECHANISMS
-from protocol.mechanisms.tracked.phrases import MIN_PHRASE_ITEMS, StringCode, learn_phrases
+from protocol.mechanisms.tracked import tuning_constants as tuning
+from protocol.mechanisms.tracked.phrases import StringCode, learn_phrases
 from protocol.mechanisms.tracked.plan import TrackedQuestion
 from protocol.question_and_plan import Terms
 from protocol.simulation.study import run_study
@@ -45,11 +46,11 @@ def test_phrases_make_strings_with_common_parts_short() -> None:
 def test_a_part_of_fewer_items_than_the_least_is_in_no_phrase() -> None:
     rng = Random(2)
     made = ["common/" + "".join(rng.choices("abcdefghijklmnop", k=6)) for _ in range(100)]
-    for few in range(1, MIN_PHRASE_ITEMS + 1):
+    for few in range(1, tuning.MIN_PHRASE_ITEMS + 1):
         rare = [f"ROOM ROOM ROOM {number}" for number in range(few)]
         phrases = learn_phrases([*rare, *made]).phrases
         assert "common/" in "".join(phrases)
-        assert ("OO" in "".join(phrases)) == (few == MIN_PHRASE_ITEMS)
+        assert ("OO" in "".join(phrases)) == (few == tuning.MIN_PHRASE_ITEMS)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -76,5 +77,5 @@ def test_each_phrase_of_a_plan_is_part_of_several_items_that_are_heavy_already(s
     for plan, each in zip(plans, held, strict=True):
         heavy = [item for item, count in so_far.items() if count >= THRESHOLD]
         for phrase in plan.phrases:
-            assert sum(phrase in item for item in heavy) >= MIN_PHRASE_ITEMS
+            assert sum(phrase in item for item in heavy) >= tuning.MIN_PHRASE_ITEMS
         so_far.update(item for device in each for item in device[0])
