@@ -53,7 +53,7 @@ def test_the_tables_are_those_for_which_the_revision_was_made() -> None:
     ]
     parts += [(table.name, str(index.name)) for table in tables for index in table.indexes]
     digest = sha256(repr(sorted(parts)).encode()).hexdigest()[:12]
-    assert {migrations.head_revision(): digest} == {"0001_message_bytes": "45a4b0ed970c"}
+    assert {migrations.head_revision(): digest} == {"0001_phrases": "45a4b0ed970c"}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from alembic import op
 
 from server.db.schema import StudyRow
 
-revision = "0001_message_bytes"
+revision = "0001_phrases"
 down_revision = None
 
 
