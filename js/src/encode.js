@@ -71,7 +71,7 @@ const total = (counts) => sum(counts.map(([, count]) => count));
 /** Return the number of all items, and the canonical ones with their counts, by code points. @type
  * {(items: Map<any, number> | Iterable<any>, canonical: Form) => {all: number, inside: Count[]}} */
 function countItems(items, canonical) {
-  const pairs = items instanceof Map ? items : Array.from(items, (item) => [item, 1]);
+  const pairs = items instanceof Map ? items : [...items].map((item) => [item, 1]);
   const /** @type {Map<string, Count>} */ inside = new Map(); // by the bytes of an item
   let all = 0;
   for (const [item, count] of pairs) {
@@ -92,7 +92,7 @@ function countItems(items, canonical) {
 /** Return the same text of a number as in Python. @type {(item: any) => string} */
 function itemText(item) {
   if (typeof item === "string") return item;
-  expect(item === +item, "an item is a text or a number");
+  expect(Number.isFinite(item), "an item is a text or a number");
   return Math.abs(item) <= 2 ** 53 && Number.isInteger(item) ? `${item + 0}` : numberText(item);
 }
 
@@ -108,9 +108,8 @@ async function clip(counts, most, choices) {
   }
   let end = 0;
   return counts.flatMap(([item, count]) => {
-    const start = end;
     end += count;
-    const kept = [...chosen].filter((token) => token >= start && token < end).length;
+    const kept = [...chosen].filter((token) => token >= end - count && token < end).length;
     return kept ? [[item, kept]] : [];
   });
 }

@@ -50,7 +50,7 @@ export function journalIn(store) {
       });
     } catch (/** @type {any} */ error) {
       if (error.limit) throw error;
-      throw namedError("JournalError", `the journal fails, so nothing is sent: ${error}`);
+      throw namedError("JournalError", `the journal fails: ${error}`);
     }
     return found;
   };

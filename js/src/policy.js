@@ -54,7 +54,7 @@ export function checkPlan(plan, policy) {
   const { length, largest, nbytes, isImpossible, isExact } = encodingOf(plan);
   const { question, terms, round, rounds } = plan;
   const { committee, registrar } = terms;
-  if (round > rounds || isImpossible) refuse("plan", "asks for what no honest study does");
+  if (round > rounds || isImpossible) refuse("plan", "asks for what no honest service sends");
   const limits = /** @type {any} */ ({ ...policy, min_sigma: 40, confidence: 0.5 });
   /** @type {Rule[]} */
   const rules = [

@@ -60,11 +60,12 @@ const STATES = {
  * recorded, so that it is not sent. @type {(request: Request) => Promise<Outcome>}
  */
 export async function takePart(request) {
-  const { url, study, policy = new Policy(), journal = browserJournal(), token = "",
+  const { url, study, items, policy = new Policy(), journal = browserJournal(), token = "",
     registrar = "", registrarToken = "" } = request;
   const service = serviceUrl(url);
   expect(subtle, "a page needs https");
   expect(/^[\w-]{1,64}$/.test(study), "study must be an id");
+  expect(typeof items === "object", "items must be an array or a Map");
   const areTokens = /^(?!btr_)[!-~]*$/.test(`${token},${registrarToken}`);
   expect(areTokens, "a token is wrong; registrarToken begins with btr_");
   const address = registrar && serviceUrl(registrar);
@@ -78,7 +79,7 @@ export async function takePart(request) {
   const part = { ...request, ...own };
   try {
     const done = await journal.alone(() => participate(part));
-    return done ?? { ...outcome, state: "in use", error: "another tab takes part: close one" };
+    return done ?? { ...outcome, state: "in use", error: "close the other tab" };
   } catch (/** @type {any} */ error) {
     const { name, message, limit = null, status, type } = error;
     if (name === "JournalError") throw error;
@@ -125,7 +126,7 @@ async function recordMessage(part, identity, after) {
   checkPlan(plan, policy);
   const { round } = plan;
   if (plan.study !== study || round <= after) refuse("plan", "shows the plan of another round");
-  const vector = { service, study, round, collection };
+  const vector = { service, study, round, collection: `${collection}` }; // two objects never equal
   await journal.record(vector, policy, plan); // only checks, before anybody is asked
   if (consent && !(await consent(plan))) refuse("consent", "is refused by the user");
   const enrolment = await enrolAtRegistrar(registrar, registrarToken, plan, identity.publicKey);

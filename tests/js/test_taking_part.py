@@ -102,7 +102,8 @@ async def test_a_round_counts_each_device_in_javascript_once_although_some_are_k
         study, second = [create(analyst, name, signer.public.hex()) for name in ("one", "two")]
         policy = LIMITS | {"registrar": signer.public.hex(), "committee": [*map(bytes.hex, KEYS)]}
         known: dict[str, Any] = {"url": service.url, "study": study.id, "policy": policy}
-        known |= {"wait": 60, "token": service.token}
+        # A collection that is no text is one, too.
+        known |= {"wait": 60, "token": service.token, "collection": ["words"]}
         known |= {"registrar": address, "registrarToken": "real"}
 
         async def takes_part(index: int, **changes: Any) -> Any:
@@ -118,6 +119,8 @@ async def test_a_round_counts_each_device_in_javascript_once_although_some_are_k
             failed = await takes_part(0, folder=str(tmp_path / name))
             assert failed["error"].startswith("JournalError: ")
             assert "5f" not in failed["error"]
+        for items in ("ab", {"ab": 1}, 2):
+            assert (await takes_part(0, items=items))["error"].startswith("TypeError: ")
         refused = await takes_part(0, policy=policy | {"min_cohort": 50})
         assert (refused["state"], refused["limit"]) == ("declined", "min_cohort")
         echoed = await takes_part(0, fault="echoes")
