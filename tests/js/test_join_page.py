@@ -214,6 +214,7 @@ def test_the_page_is_readable_everywhere_and_says_why_a_page_without_https_canno
         page.goto(elsewhere + path)
         expect(page.get_by_role("status")).to_contain_text("a link that begins with https")
         expect(page.get_by_role("button")).to_be_disabled()
+        expect(page.get_by_role("button")).to_have_css("opacity", "0.5")
 
 
 @pytest.fixture
