@@ -1,8 +1,10 @@
 // Tries the known answers of tests/vectors on the modules of js/src, in Node or in a page.
 import { hex, statement, systemRandom, unhex } from "../../js/src/bytes.js";
 import { checkAuthority, committeeParameters, readCommittee } from "../../js/src/committee.js";
+import { domainOf } from "../../js/src/domains.js";
 import { encodingOf } from "../../js/src/encode.js";
 import { pack, packedBytes } from "../../js/src/field.js";
+import { hashFunction } from "../../js/src/hashing.js";
 import { agreementKey, checkIdentity, signingKey, verify } from "../../js/src/keys.js";
 import { makeMessage, messageBytes } from "../../js/src/message.js";
 import { enrolmentScope, readPlan } from "../../js/src/plan.js";
@@ -85,6 +87,15 @@ const LISTS = {
     one_shot_sums: async (sum) => (await makesAllMessages(sum)) && refusesOtherMessages(sum),
     no_committees: ({ committee }, { one_shot_sums: [{ registrar }] }) =>
       refuses(async () => checkAuthority(await session(committee, registrar))),
+  },
+  hashing: {
+    hash_families: async ({ seed, purpose, coefficients, keys, hashed, fingerprints, words }) => {
+      const sizes = [coefficients.length - 1, keys.length / 2];
+      const hash = await hashFunction(unhex(seed), purpose, ...sizes);
+      return hashed.map(hash).join() === fingerprints.map((each, i) => [each, words[i]]).join();
+    },
+    item_keys: ({ item, name, ...domain }) =>
+      domainOf({ kind: "hashed", max_bytes: 4096, ...domain }).keyed(item).name === name,
   },
   encodings: {
     impossible_plans: ({ text }) => refuses(() => encodingOf(readPlan(text).plan)),

@@ -11,7 +11,7 @@ from playwright.sync_api import Page
 from tests.js.node import ROOT, run_node, run_page
 from tests.js.random_plans import MECHANISMS, changes, random_case, refusal_of, text_of
 
-FILES = "encodings", "keys", "one_shot", "plans", "signatures"
+FILES = "encodings", "hashing", "keys", "one_shot", "plans", "signatures"
 VECTORS = ROOT / "tests" / "vectors"
 KNOWN = json.loads(  # fields of plans are sorted
     rfc8785.dumps({name: json.loads((VECTORS / f"{name}.json").read_text()) for name in FILES})
@@ -22,7 +22,7 @@ def expect_known_answers(results: Mapping[str, Any]) -> None:
     for name, result in results.items():
         file, cases = name.split()
         assert result == {"cases": len(KNOWN[file][cases]), "differing": []}, name
-    assert len(results) == 15
+    assert len(results) == 17
 
 
 def test_all_known_answers_agree_in_node() -> None:
