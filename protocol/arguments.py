@@ -52,9 +52,7 @@ class ArgumentsError(ValidationError, TypeError):
         values = received or [None] * len(faults)
         details = [
             InitErrorDetails(
-                type=PydanticCustomError(kind, message, dict(context)),
-                loc=location,
-                input=value,
+                type=PydanticCustomError(kind, message, dict(context)), loc=location, input=value
             )
             for (kind, message, context, location), value in zip(faults, values, strict=True)
         ]

@@ -111,12 +111,7 @@ class Joined(SingleStepState):
         return Shared(slot, session, self, holders, dealt), dealt.key_shares
 
     def _make_shares(
-        self,
-        slot: int,
-        session: Session,
-        graph_nonce: bytes,
-        holders: tuple[int, ...],
-        rng: Random,
+        self, slot: int, session: Session, graph_nonce: bytes, holders: tuple[int, ...], rng: Random
     ) -> "DealtShares":
         """Return shares of the mask key and of a fresh seed for `holders`, and their message."""
         seed = rng.randbytes(SEED_BYTES)

@@ -156,10 +156,7 @@ class UnmaskedSum:
 
 
 def unmask(
-    request: UnmaskingRequest,
-    ring: Ring,
-    messages: SumMessages,
-    masked_sum: Vector,
+    request: UnmaskingRequest, ring: Ring, messages: SumMessages, masked_sum: Vector
 ) -> UnmaskedSum:
     """Return the sum of the survivors' vectors, given the sum of their masked vectors.
 
@@ -194,11 +191,7 @@ class Unmasking:
     """A masked sum whose masks are removed one participant at a time; the result is `total`."""
 
     def __init__(
-        self,
-        request: UnmaskingRequest,
-        ring: Ring,
-        messages: SumMessages,
-        masked_sum: Vector,
+        self, request: UnmaskingRequest, ring: Ring, messages: SumMessages, masked_sum: Vector
     ) -> None:
         self.total = MaskedVector(ring, masked_sum)
         self.blamed = dict[int, str]()

@@ -9,12 +9,7 @@ from typer import Argument, Option
 
 from blindtally.console.errors import exit_with_error
 from blindtally.console.options import DEFAULT_URL, ApiKeyOption, UrlOption
-from blindtally.console.output_files import (
-    JsonOption,
-    TableFormat,
-    check_output_path,
-    write_json,
-)
+from blindtally.console.output_files import JsonOption, TableFormat, check_output_path, write_json
 from blindtally.console.tables import Printable, key_notes, print_parts, result_table
 
 if TYPE_CHECKING:
@@ -69,7 +64,7 @@ def query(
         Literal["ratio", "plain"],
         Option(
             help="Where triehh adds strings whose beginning it gave up as rare: to no others "
-            "(plain), or to those with the same first letters (ratio).",
+            "(plain), or to those with the same first letters (ratio)."
         ),
     ] = "ratio",
     beta: Annotated[

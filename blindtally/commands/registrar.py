@@ -154,8 +154,7 @@ def make_tokens(
 def serve_devices(
     path: KeyArgument,
     check: Annotated[
-        Path | None,
-        Option(metavar="COMMAND", help="Command that decides which devices are real."),
+        Path | None, Option(metavar="COMMAND", help="Command that decides which devices are real.")
     ] = None,
     issuer: Annotated[
         str | None, Option(help="OpenID provider whose tokens prove that a device is real.")

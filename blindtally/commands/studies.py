@@ -214,10 +214,7 @@ def _progress(view: "StudyView") -> list[str]:
 
 
 def print_study(
-    view: "StudyView",
-    rounds: "Sequence[RoundView]",
-    rows: "Sequence[HeavyHitter]",
-    top: int | None,
+    view: "StudyView", rounds: "Sequence[RoundView]", rows: "Sequence[HeavyHitter]", top: int | None
 ) -> None:
     from blindtally.console.answer_notes import notes_on_list, option_rows
     from protocol.mechanisms.registry import mechanism_of

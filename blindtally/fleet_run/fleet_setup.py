@@ -35,12 +35,7 @@ from protocol.domains.product import Product
 from protocol.domains.strings import Alphabet, smallest_domain
 from protocol.histograms import Histogram
 from protocol.mechanisms.quality_goal import QualityGoal
-from protocol.mechanisms.registry import (
-    MECHANISMS,
-    SUM_MECHANISMS,
-    AnyQuestion,
-    parse_question,
-)
+from protocol.mechanisms.registry import MECHANISMS, SUM_MECHANISMS, AnyQuestion, parse_question
 from protocol.question_and_plan import SumKind, Terms
 from secagg.keys import Identity
 

@@ -135,12 +135,7 @@ def simulate(
     if mechanism not in MECHANISMS:
         raise exit_with_error(unknown_mechanism(mechanism))
     chosen = MECHANISMS[mechanism]
-    options = {
-        "threshold": threshold,
-        "epsilon": epsilon,
-        "delta": delta,
-        "goal": goal,
-    }
+    options = {"threshold": threshold, "epsilon": epsilon, "delta": delta, "goal": goal}
     given = {name: value for name, value in options.items() if value is not None}
     unknown = [f"--{name}" for name in given if name not in chosen.question_type.model_fields]
     if words is not None and "message_bytes" not in chosen.question_type.model_fields:

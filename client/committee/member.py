@@ -25,12 +25,7 @@ from client.committee.member_journal import (
     UnwritableJournalError,
 )
 from client.committee.round_poller import RoundPoller
-from client.errors import (
-    NoRoundError,
-    ServiceError,
-    ServiceUnreachableError,
-    WrongPhaseError,
-)
+from client.errors import NoRoundError, ServiceError, ServiceUnreachableError, WrongPhaseError
 from client.http.address_and_retries import url_path
 from client.http.exchange import parse_document, refusing_malformed
 from client.http.transport import Transport

@@ -30,12 +30,7 @@ from platformdirs import user_state_path
 
 from client.committee.member_journal import MemberJournal, MemberJournalError
 from client.device.folder_lock import locked_folder, record_journal
-from client.device.journal import (
-    FileJournal,
-    Journal,
-    JournalError,
-    MemoryJournal,
-)
+from client.device.journal import FileJournal, Journal, JournalError, MemoryJournal
 from client.process_files import open_private_file, sync_folder
 from protocol.api.credentials import encode_secret
 from protocol.randomness import RandomWords, keyed_words

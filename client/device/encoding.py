@@ -217,10 +217,7 @@ def item_text(item: object) -> str:
 
 
 def make_contribution(
-    question: AnyQuestion,
-    holdings: Histogram,
-    chance: RandomWords,
-    max_copies: int | None = None,
+    question: AnyQuestion, holdings: Histogram, chance: RandomWords, max_copies: int | None = None
 ) -> Contribution:
     """Return the contribution to `question` of a device with the items `holdings`.
 

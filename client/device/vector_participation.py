@@ -46,11 +46,7 @@ _StudyKey: TypeAlias = tuple[str, str]  # the URL of a service, and the id of it
 
 
 def spends_exact_study(
-    policy: Policy,
-    plan: AnyPlan,
-    service: str,
-    vectors: Sequence[JournalEntry],
-    clock: DeviceClock,
+    policy: Policy, plan: AnyPlan, service: str, vectors: Sequence[JournalEntry], clock: DeviceClock
 ) -> bool:
     """Return whether a vector for `plan` of `service` spends an exact study.
 

@@ -16,12 +16,7 @@ from urllib.parse import quote
 
 import httpx
 import stamina
-from stamina.instrumentation import (
-    RetryDetails,
-    RetryHook,
-    get_on_retry_hooks,
-    set_on_retry_hooks,
-)
+from stamina.instrumentation import RetryDetails, RetryHook, get_on_retry_hooks, set_on_retry_hooks
 
 from client.credentials import remember_basic_auth
 from client.errors import ServiceError, is_retryable, is_wrong_address, short_text

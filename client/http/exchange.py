@@ -70,10 +70,7 @@ class Body:
     """The body of `response` as it arrives, of at most `max_bytes`."""
 
     def __init__(
-        self,
-        response: httpx.Response,
-        max_bytes: int,
-        clock: Callable[[], float] = time.monotonic,
+        self, response: httpx.Response, max_bytes: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         check_encoding(response)
         self._content = bytearray()

@@ -169,10 +169,7 @@ class SegmentSummaries(PublicModel):
 
 
 def summarise_segments(
-    domain: BaseDomain,
-    totals: Mapping[str, SegmentTotal],
-    items: Sequence[HeavyHitter],
-    limit: int,
+    domain: BaseDomain, totals: Mapping[str, SegmentTotal], items: Sequence[HeavyHitter], limit: int
 ) -> tuple[SegmentSummary, ...]:
     """Return the summary of each segment, with `limit` of its items at most, the first first."""
     by_segment: dict[str | None, list[HeavyHitter]] = {}

@@ -6,11 +6,7 @@ from typing import Final
 
 from protocol.api.messages_outside_sums import packed_report_bytes
 from protocol.committee_terms import CommitteeTerms
-from protocol.mechanisms.registry import (
-    REPORT_MECHANISMS,
-    SUM_MECHANISMS,
-    AnyPlan,
-)
+from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
 from protocol.privacy.noise_loss import CountNoise
 from protocol.round_sizes import message_bytes
 

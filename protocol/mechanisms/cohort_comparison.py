@@ -69,10 +69,7 @@ class ComparedCounts:
 
 
 def compare_counts(
-    counts: Integers,
-    devices: Sequence[int],
-    max_device_count: int,
-    is_read: Flags | None = None,
+    counts: Integers, devices: Sequence[int], max_device_count: int, is_read: Flags | None = None
 ) -> ComparedCounts:
     """Return the estimates of items from their `counts`, a row for each cohort.
 

@@ -44,9 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from protocol.description import (
-    Description,
-)
+from protocol.description import Description
 from protocol.estimation.empirical_bayes import decision_threshold, normal_posterior
 from protocol.estimation.estimates import (
     CONFIDENCE_LEVEL,

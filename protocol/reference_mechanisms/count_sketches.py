@@ -78,10 +78,7 @@ _PRIVATE_FORM: Final = QuestionForm(
     "Counts of listed options, differentially private",
     "How many devices hold each option of a list. Devices add noise to the sums.",
     {"contribution": 1, "domain.kind": "listed"},
-    (
-        *(OPTIONS, replace(THRESHOLD, default="50"), EPSILON, DELTA),
-        MESSAGE_BYTES,
-    ),
+    (*(OPTIONS, replace(THRESHOLD, default="50"), EPSILON, DELTA), MESSAGE_BYTES),
 )
 
 

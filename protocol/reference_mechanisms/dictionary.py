@@ -55,8 +55,6 @@ REFERENCE_ORACLE_MECHANISMS: Final = (
     ReferenceOracle("recursive-hadamard", "all counts; a baseline", "log2 d + 1 bits"),
     ReferenceOracle("olh", "all counts by a hash seed; a baseline", "40 + log2 m bits"),
     ReferenceOracle(
-        "apple-cms",
-        "all counts by 2^16 hash functions; biased, a baseline",
-        "17 + log2 m bits",
+        "apple-cms", "all counts by 2^16 hash functions; biased, a baseline", "17 + log2 m bits"
     ),
 )

@@ -42,9 +42,7 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from protocol.description import (
-    Description,
-)
+from protocol.description import Description
 from protocol.estimation.estimates import (
     Estimate,
     FinalAnswer,

@@ -219,10 +219,7 @@ class Database:
         """Return the result of `query`, in one transaction that changes nothing."""
 
         def run() -> T:
-            with (
-                self._measured("read"),
-                Session(self.engine, expire_on_commit=False) as session,
-            ):
+            with self._measured("read"), Session(self.engine, expire_on_commit=False) as session:
                 return query(session)
 
         return await asyncio.get_running_loop().run_in_executor(self._readers, run)

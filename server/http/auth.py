@@ -80,11 +80,7 @@ class Authenticator:
     """Authentication of requests, with a cache of recent credentials."""
 
     def __init__(
-        self,
-        settings: Settings,
-        pace: Pace,
-        access: AccessRepository,
-        links: SharedLinkRepository,
+        self, settings: Settings, pace: Pace, access: AccessRepository, links: SharedLinkRepository
     ) -> None:
         self.is_open = settings.open
         self._scopes_of = settings.scopes_of_person

@@ -17,12 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
-from protocol.api.messages import (
-    MAX_PROBLEM_ERRORS,
-    PROBLEM_TYPE_PREFIX,
-    Problem,
-    ProblemType,
-)
+from protocol.api.messages import MAX_PROBLEM_ERRORS, PROBLEM_TYPE_PREFIX, Problem, ProblemType
 from protocol.api.phases import Phase
 from protocol.validation_errors import describe_fault
 from server.db.database_errors import UNAVAILABLE_ERRORS, loggable_reason

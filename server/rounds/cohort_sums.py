@@ -141,9 +141,7 @@ class CohortSums:
 
     @cached_property
     def _small(self) -> GroupCommit[ClosingCohort, SummedCohort]:
-        async def unmask(
-            cohorts: Sequence[ClosingCohort],
-        ) -> Sequence[SummedCohort | Exception]:
+        async def unmask(cohorts: Sequence[ClosingCohort]) -> Sequence[SummedCohort | Exception]:
             return await asyncio.to_thread(_unmask_each, cohorts)
 
         return GroupCommit(unmask)

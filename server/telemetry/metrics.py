@@ -156,8 +156,7 @@ class Metrics:
             registry=self.registry,
         )
         self.database_unusable = gauge(
-            "blindtally_database_unusable",
-            "1 while the database cannot be used, otherwise 0.",
+            "blindtally_database_unusable", "1 while the database cannot be used, otherwise 0."
         )
         self.database_bytes = gauge(
             "blindtally_database_size_bytes", "Size of the database on its disk."

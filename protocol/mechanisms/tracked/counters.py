@@ -130,11 +130,14 @@ class Counters(GroupedItems[CounterGroup]):
         """Return the sum of all counts, as the lanes of totals have it."""
         return sum(int(total[0]) for total in vector[1::3])
 
-    def decode(self, vector: Vector, expected: Floats, deviations: Floats) -> "CounterReading":
+    def decode(
+        self, vector: Vector, expected: Floats, deviations: Floats, most: float = math.inf
+    ) -> "CounterReading":
         """Return the count of each item, with the slip of its group.
 
-        The arguments have the expected counts with their standard deviations.
+        The arguments have the expected counts with their standard deviations; `most` is not used.
         """
+        del most
         remainders = np.concatenate([part.astype(np.int64) for part in vector[::3]])
         lows = window_starts(expected, self.windows)
         counts = lows + (remainders - lows) % self.windows

@@ -33,7 +33,7 @@ from protocol.mechanisms.iblt.sampled_table import check_message, min_table_byte
 from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler
 from protocol.mechanisms.sampled_counts import SampledCounts
 from protocol.mechanisms.tracked import tuning_constants as tuning
-from protocol.mechanisms.tracked.counters import Counters
+from protocol.mechanisms.tracked.counters import CounterReading, Counters
 from protocol.mechanisms.tracked.forecast import (
     Forecast,
     choose_counters,
@@ -229,7 +229,7 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
         tables = [plan.split(vector)[2] for vector, _ in cohorts] if len(cohorts) > 1 else ()
         reading = plan.table.read(in_table, _known_keys(plan, state), tables)
         listing, sampled = reading.whole, None
-        if listing.complete and plan.is_table_doubtful(listing, total):
+        if listing.complete and plan.is_table_doubtful(listing, total, participants):
             listing = replace(listing, complete=False)
         if listing.complete:
             listed = plan.table.estimates(plan.question.domain, reading, devices)
@@ -328,21 +328,24 @@ def _read_counters(
         return [], {}, state
     devices = [participants for _, participants in cohorts]
     expected, spread = expected_counts(state, sum(devices), counters.items)
-    whole = counters.decode(plan.split(total)[0], expected, spread)
+    tokens = sum(devices) * contribution
+
+    def read(vector: Vector, share: float) -> CounterReading:
+        means, deviations = expected * share, spread * math.sqrt(share)
+        return counters.decode(plan.split(vector)[0], means, deviations, round(tokens * share))
+
+    whole = read(total, 1.0)
     counts, slips = whole.counts, whole.slips
     compared = ComparedCounts.plain(counts)
     if len(cohorts) > 1:
-        readings = [
-            counters.decode(plan.split(vector)[0], expected * share, spread * math.sqrt(share))
-            for vector, share in ((vector, size / sum(devices)) for vector, size in cohorts)
-        ]
+        readings = [read(vector, size / sum(devices)) for vector, size in cohorts]
         by_cohort = np.array([each.counts for each in readings])
         # Honest counts are read by cohort without slips, but those of a liar may be below 0.
         is_read = np.array([each.slips for each in readings]) == 0
         compared = compare_counts(by_cohort, devices, contribution, is_read)
         is_better = (compared.shares < 1) | is_read.all(axis=0)
         compared = replace(compared, counts=np.where(is_better, compared.counts, counts))
-    limited = np.minimum(compared.counts, sum(devices) * contribution).tolist()
+    limited = np.minimum(compared.counts, tokens).tolist()
     variances = whole.variances + compared.missing_variances
     columns = counters.items, limited, variances.tolist(), compared.flags, compared.shares.tolist()
     estimates = [

@@ -39,11 +39,7 @@ from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import CounterGroup, Counters
 from protocol.mechanisms.tracked.phrases import StringCode
 from protocol.mechanisms.tracked.split_counters import SplitCounters, SplitGroup
-from protocol.mechanisms.tracked.string_fetching import (
-    FetchSchedule,
-    StringPiece,
-    StringPieces,
-)
+from protocol.mechanisms.tracked.string_fetching import FetchSchedule, StringPiece, StringPieces
 from protocol.mechanisms.tracked.thinned_counts import LEVELS, table_class_limit, thin, window_doubt
 from protocol.numerics.array_types import Indices, Integers, Keys
 from protocol.question_and_plan import AUTO_BYTES, MAX_MESSAGE_BYTES, Plan, Terms
@@ -332,19 +328,21 @@ class TrackedPlan(Plan):
         kept = thin(classes, chance(len(classes)), self.table_classes).ravel() % self.prime
         return (kept.astype(self.ring.lanes[-1].dtype),)
 
-    def is_table_doubtful(self, listing: DecodedTable, total: Vector) -> bool:
+    def is_table_doubtful(self, listing: DecodedTable, total: Vector, participants: int) -> bool:
         """Return whether values that were read disagree with the thinned ones of the sum.
 
-        Values above the prime look smaller by a multiple of it, or are missing.
+        Values above the prime look smaller by a multiple of it, or are missing. Devices that hold
+        fewer values than the prime leave no doubt.
         """
         if not self.table_classes:
             return False
         sums = np.bincount(
             self._classes_of(listing.keys), listing.values, minlength=self.table_classes
         )
+        most = self.sampler.max_units(participants * self.question.contribution)
         thinned = total[-1].astype(np.int64).reshape(len(LEVELS), -1).T
         for each, kept in zip(sums, thinned, strict=True):
-            surprise, odds = window_doubt(int(each), self.prime, kept)
+            surprise, odds = window_doubt(int(each), self.prime, kept, most=most)
             if surprise > tuning.TABLE_SURPRISE or odds < tuning.TABLE_LOG_ODDS:
                 return True
         return False

@@ -95,10 +95,13 @@ class SplitCounters(GroupedItems[SplitGroup]):
         del vector
         return 0
 
-    def decode(self, vector: Vector, expected: Floats, deviations: Floats) -> CounterReading:
+    def decode(
+        self, vector: Vector, expected: Floats, deviations: Floats, most: float = math.inf
+    ) -> CounterReading:
         """Return the count of each item, its squared error, and the expected error as its slip.
 
-        The arguments have the expected counts with their standard deviations.
+        The arguments have the expected counts with their standard deviations, and the number of
+        copies that all devices may hold.
         """
         p, of_item = self.moduli.prime, np.repeat(np.arange(len(self.items)), self._shares)
         shares = self._shares[of_item]
@@ -113,7 +116,7 @@ class SplitCounters(GroupedItems[SplitGroup]):
             part = slice(start, end)
             total, below = int(counts[part].sum()), int((counts[part] // p).sum())
             odd = np.abs(counts[part] - means[part]) > tuning.WINDOW_DEVIATIONS * (spread[part] + 1)
-            surprise, odds = window_doubt(total, p, kept, below)
+            surprise, odds = window_doubt(total, p, kept, below, most)
             is_likely = surprise <= tuning.CLASS_SURPRISE and odds >= tuning.CLASS_LOG_ODDS
             if is_likely and not odd.any():
                 continue
@@ -121,7 +124,7 @@ class SplitCounters(GroupedItems[SplitGroup]):
             if weighed > _MAX_WEIGHED_COUNTERS:
                 errors[part] = (tuning.MAX_CLASS_WINDOWS * p / 6) ** 2
                 continue
-            read = read_thinned(counts[part], p, means[part], spread[part], kept)
+            read = read_thinned(counts[part], p, means[part], spread[part], kept, most)
             counts[part] = read.counts
             if read.squared_errors is not None:
                 errors[part], moved[part] = read.squared_errors, read.expected_squares

@@ -18,6 +18,8 @@ to 26 windows of classes that held what was expected or three times as much.
 Source: an addition of blindtally.
 """
 
+import math
+
 import numpy as np
 
 from protocol.mechanisms.tracked import tuning_constants as tuning
@@ -54,18 +56,26 @@ def squared_surprises(sums: Integers, p: int, thinned: Integers) -> tuple[Floats
     return squares, logarithms
 
 
-def window_doubt(total: int, p: int, thinned: Integers, below: int = 0) -> tuple[float, float]:
+def window_doubt(
+    total: int, p: int, thinned: Integers, below: int = 0, most: float = math.inf
+) -> tuple[float, float]:
     """Return how a class's `thinned` counts differ from the `total` that was read of it.
 
     The first result is chi-squared. The second is the logarithm of the odds of `total` against the
-    likeliest other one: it may miss windows of `p`, or have up to `below` too many. For example, of
-    a class with p = 181 that holds 505 copies, 324 may be read. This may surprise by 9 only, since
-    the class is beyond its limit of 171, but 505 surprises by 2.
+    likeliest other one up to `most`: it may miss windows of `p`, or have up to `below` too many.
+    For example, of a class with p = 181 that holds 505 copies, 324 may be read. This may surprise
+    by 9 only, since the class is beyond its limit of 171, but 505 surprises by 2.
     """
-    windows = np.append(0, np.delete(np.arange(-below, tuning.MAX_CLASS_WINDOWS + 1), below))
+    above = max_windows(total, p, most)
+    windows = np.append(0, np.delete(np.arange(-below, above + 1), below))
     squares, logarithms = squared_surprises(total + windows * p, p, thinned)
     surprises = squares + logarithms
-    return float(squares[0]), float(surprises[1:].min() - surprises[0]) / 2
+    return float(squares[0]), float(surprises[1:].min(initial=np.inf) - surprises[0]) / 2
+
+
+def max_windows(total: int, p: int, most: float) -> int:
+    """Return how many windows of `p` a class may miss if all devices hold `most` copies."""
+    return int(np.clip((most - total) / p, 0, tuning.MAX_CLASS_WINDOWS))
 
 
 def class_limit(p: int) -> float:

@@ -54,7 +54,7 @@ from typing import NamedTuple
 import numpy as np
 
 from protocol.mechanisms.tracked import tuning_constants as tuning
-from protocol.mechanisms.tracked.thinned_counts import squared_surprises
+from protocol.mechanisms.tracked.thinned_counts import max_windows, squared_surprises
 from protocol.numerics import special
 from protocol.numerics.array_types import Flags, Floats, Indices, Integers
 
@@ -131,14 +131,19 @@ def read_windows(
 
 
 def read_thinned(
-    counts: Integers, window: int, means: Floats, deviations: Floats, thinned: Integers
+    counts: Integers,
+    window: int,
+    means: Floats,
+    deviations: Floats,
+    thinned: Integers,
+    most: float = math.inf,
 ) -> WindowPosterior:
     """Return the posterior of the true counts of a class, which differ from `counts` by windows.
 
-    `thinned` are the class's thinned counts modulo `window`, by level.
+    `thinned` are the class's thinned counts modulo `window`, by level; its sum is up to `most`.
     """
     first = -min(int((counts // window).sum()), tuning.MAX_CLASS_WINDOWS)
-    missing = np.arange(first, tuning.MAX_CLASS_WINDOWS + 1)
+    missing = np.arange(first, max_windows(int(counts.sum()), window, most) + 1)
     squares, logarithms = squared_surprises(counts.sum() + window * missing, window, thinned)
     shifts, surprises = _all_shifts(), squares + logarithms
     usual, changed = _priors(counts[:, np.newaxis] + window * shifts, means, deviations)
@@ -157,7 +162,7 @@ def read_thinned(
     away = (shifts - read[:, np.newaxis]) ** 2
     least = np.where(marginals > 1e-4, away, 0).max(axis=1, initial=(off**2).max()) / 36
     if not is_explained:
-        least[:] = len(missing) ** 2
+        least[:] = (tuning.MAX_CLASS_WINDOWS - first) ** 2
     expected, square = (marginals * away).sum(axis=1), float(window) ** 2
     errors = np.maximum(expected, least) * square
     return WindowPosterior(counts + window * read, errors, expected * square)

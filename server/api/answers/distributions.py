@@ -8,11 +8,7 @@ from typing import Annotated
 import numpy as np
 from fastapi import APIRouter, Depends, Query
 
-from protocol.api.messages import (
-    ProblemType,
-    QueryResult,
-    QueryResults,
-)
+from protocol.api.messages import ProblemType, QueryResult, QueryResults
 from protocol.estimation.number_summary import NoNumbersError, NumberSummaries
 from protocol.mechanisms.registry import AnyPlan, mechanism_of
 from protocol.quantiles.cdf import EmptyTreeError, Estimator

@@ -123,9 +123,7 @@ _READ: Final[dict[DocumentKind, _Read]] = {}
 
 
 def _document(
-    kind: DocumentKind,
-    media_type: str = OCTET_STREAM,
-    options: Mapping[str, Any] = _OCTET_OPTIONS,
+    kind: DocumentKind, media_type: str = OCTET_STREAM, options: Mapping[str, Any] = _OCTET_OPTIONS
 ) -> Callable[[_Read], _Read]:
     """Return the decorator of the function that reads documents of `kind`."""
 

@@ -47,9 +47,7 @@ router = APIRouter(
 
 
 @router.get(
-    "/open",
-    response_model=RoundView,
-    responses=etag_responses(problem_responses(404, 409, 422)),
+    "/open", response_model=RoundView, responses=etag_responses(problem_responses(404, 409, 422))
 )
 async def open_round(
     study: StudyId,

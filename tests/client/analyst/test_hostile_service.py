@@ -127,9 +127,7 @@ async def ask(url: str) -> list[object]:
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-async def test_an_answer_beyond_its_limits_is_an_error_and_takes_little_memory(
-    answer: str,
-) -> None:
+async def test_an_answer_beyond_its_limits_is_an_error_and_takes_little_memory(answer: str) -> None:
     respond, error, reason = ANSWERS[answer]
     tracemalloc.start()
     try:

@@ -8,11 +8,7 @@ from numpy.typing import NDArray
 from scipy.stats import skellam
 
 from protocol.privacy import noise_shares
-from protocol.privacy.noise_shares import (
-    NoiseShares,
-    signed_residues,
-    tail_bound,
-)
+from protocol.privacy.noise_shares import NoiseShares, signed_residues, tail_bound
 from protocol.randomness import RandomWords
 from tests.protocol.chance import fit, seeded
 

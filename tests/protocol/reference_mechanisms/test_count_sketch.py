@@ -9,11 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.privacy.noise_shares import simulate_skellam_sum
-from protocol.reference_mechanisms.count_sketch import (
-    CountSketch,
-    absolute_sum_bound,
-    cell_modulus,
-)
+from protocol.reference_mechanisms.count_sketch import CountSketch, absolute_sum_bound, cell_modulus
 from secagg.oneshot.moduli import PAIRWISE, Moduli
 
 SEED, OTHER_SEED = bytes(range(32)), bytes(32)

@@ -89,10 +89,7 @@ _EMPTIEST_OPEN_COHORT = _FIRST_OPEN_COHORT.order_by(None).order_by(
     CohortRow.enrolled, CohortRow.number
 )
 # By whether devices join by coins.
-_LOCK = {
-    False: _FIRST_OPEN_COHORT.with_for_update(),
-    True: _EMPTIEST_OPEN_COHORT.with_for_update(),
-}
+_LOCK = {False: _FIRST_OPEN_COHORT.with_for_update(), True: _EMPTIEST_OPEN_COHORT.with_for_update()}
 _ANY_OPEN_COHORT = _FIRST_OPEN_COHORT.with_only_columns(CohortRow.id)
 _TAKEN_KEYS = select(ParticipantRow.mask_key, ParticipantRow.encryption_key).where(
     ParticipantRow.cohort == bindparam("in_cohort"),

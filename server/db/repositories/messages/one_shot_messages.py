@@ -14,11 +14,7 @@ from protocol.api.phases import Phase
 from secagg.roster import DIGEST_BYTES
 from server.db.database import Repository, read_transaction
 from server.db.group_commit import PreparedInsert
-from server.db.repositories.arrivals import (
-    Arrival,
-    ArrivalGroup,
-    LockedCohort,
-)
+from server.db.repositories.arrivals import Arrival, ArrivalGroup, LockedCohort
 from server.db.schema import CohortRow, MessageSetRow, OneShotBodyRow, OneShotMessageRow
 from server.errors import ProblemError, not_found
 

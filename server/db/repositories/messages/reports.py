@@ -13,11 +13,7 @@ from protocol.api.messages import ProblemType
 from protocol.api.phases import Phase
 from server.db.database import Repository, read_transaction
 from server.db.group_commit import PreparedInsert
-from server.db.repositories.arrivals import (
-    Arrival,
-    ArrivalGroup,
-    LockedCohort,
-)
+from server.db.repositories.arrivals import Arrival, ArrivalGroup, LockedCohort
 from server.db.repositories.messages.device_spending import LockedSpending, ReportCost
 from server.db.schema import CohortRow, ReportRow, StudyRow
 from server.errors import ProblemError, not_found
@@ -30,8 +26,7 @@ _STORED_REPORTS = (
     select(_REPORTS.c.identity, _REPORTS.c.digest, _COHORTS.c.round)
     .join(_COHORTS, _COHORTS.c.id == _REPORTS.c.cohort)
     .where(
-        _REPORTS.c.study == bindparam("of_study"),
-        _REPORTS.c.identity.in_(bindparam("identities")),
+        _REPORTS.c.study == bindparam("of_study"), _REPORTS.c.identity.in_(bindparam("identities"))
     )
 )
 _INSERT = PreparedInsert(ReportRow)

@@ -419,3 +419,16 @@ def test_the_service_refuses_words_that_nobody_has_chosen() -> None:
         MECHANISM.first_plan(asked, TERMS, "s", 2, random.Random(1))
     with pytest.raises(ValidationError, match="message_bytes"):
         question(message_bytes="many")
+
+
+@pytest.mark.parametrize(("devices", "each"), [(6, 2), (10, 3)])
+def test_a_few_devices_are_counted_in_every_round(devices: int, each: int) -> None:
+    """They hold fewer copies than the prime, so that no window can be missing."""
+    terms = ONE_SHOT.model_copy(update={"cohort_size": devices, "minimum": 4})
+    held = [[day[:devices]] for day in people(40, 1, each)]
+    asked = question(threshold=3, contribution=each, message_bytes=1_679)
+    for outcome in run_study(MECHANISM, asked, terms, held, random.Random(1), planned=40):
+        assert outcome.answer is not None
+        assert outcome.answer.decoded
+        for estimate in outcome.answer.estimates:
+            assert (estimate.count, estimate.variance) == (outcome.truth.get(estimate.item, 0), 0)

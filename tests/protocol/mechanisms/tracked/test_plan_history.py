@@ -71,8 +71,7 @@ def test_a_plan_without_a_history_is_recognised(refused: TrackedPlan, why: str) 
 
 
 @pytest.mark.parametrize(
-    "possible",
-    [plan(2), plan(2, 5, start=53), plan(3, 1, threshold=3), plan(3, 22, threshold=100)],
+    "possible", [plan(2), plan(2, 5, start=53), plan(3, 1, threshold=3), plan(3, 22, threshold=100)]
 )
 def test_a_plan_that_an_honest_study_could_have_is_accepted(possible: TrackedPlan) -> None:
     assert list(possible.history_faults()) == []
