@@ -162,7 +162,7 @@ def read_thinned(
     away = (shifts - read[:, np.newaxis]) ** 2
     least = np.where(marginals > 1e-4, away, 0).max(axis=1, initial=(off**2).max()) / 36
     if not is_explained:
-        least[:] = (tuning.MAX_CLASS_WINDOWS - first) ** 2
+        least[:] = (tuning.MAX_CLASS_WINDOWS + 1 - first) ** 2
     expected, square = (marginals * away).sum(axis=1), float(window) ** 2
     errors = np.maximum(expected, least) * square
     return WindowPosterior(counts + window * read, errors, expected * square)
