@@ -51,7 +51,8 @@ JoinOption: TypeAlias = Annotated[
     Option(
         "--join",
         help="Show a link and a QR code by which phones in this network take part in the one "
-        "round, which waits for them. Needs --sum one-shot.",
+        "round, which waits for them. Needs --sum one-shot. BLINDTALLY_HOST has the address of "
+        "this machine in another network.",
     ),
 ]
 ExitOption: TypeAlias = Annotated[
@@ -245,7 +246,7 @@ def _run(
             try:
                 listener = make_listener(Path(temporary))
             except (OSError, ValueError) as error:
-                raise exit_with_error(f"the certificate cannot be used: {error}") from None
+                raise exit_with_error(f"--join has no address or certificate: {error}") from None
         service = ServerProcess(folder, is_open=True, join=listener)
         console.print(f"Starting a server: {service.url}/ shows the study in some seconds.")
         with service.handling_signals():

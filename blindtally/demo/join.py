@@ -7,6 +7,7 @@ the environment gives, as for `serve`, has the name of this machine.
 
 import os
 import socket
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -28,6 +29,7 @@ from client.process_files import open_private_file
 
 _SOMEWHERE: Final = ("192.0.2.1", 9)  # an address of documentation: nothing is sent to it
 _ALONE: Final = "127.0.0.1"
+_ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - nothing listens here
 _TOKEN_BYTES: Final = 16
 _VALID: Final = timedelta(days=7)
 # A character shows two modules, one below the other.
@@ -35,13 +37,25 @@ _BLOCKS: Final = {(0, 0): " ", (1, 0): "▀", (0, 1): "▄", (1, 1): "█"}
 
 
 def network_address() -> str:
-    """Return the address of this machine in its network, or 127.0.0.1 without a network."""
+    """Return the IPv4 address by which others reach this machine, 127.0.0.1 without a network.
+
+    The environment chooses one of several by `BLINDTALLY_HOST`, as for `serve`.
+
+    Raises:
+        ValueError: if that is no address of this machine.
+    """
+    chosen = os.environ.get("BLINDTALLY_HOST", _ANY_ADDRESS)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(_SOMEWHERE)
+            probe.bind((chosen, 0))
         except OSError:
-            return _ALONE
-        return str(probe.getsockname()[0])
+            reason = f"BLINDTALLY_HOST={chosen} is no IPv4 address of this machine"
+            raise ValueError(reason) from None
+        if probe.getsockname()[0] == _ANY_ADDRESS:
+            with suppress(OSError):
+                probe.connect(_SOMEWHERE)
+        address = str(probe.getsockname()[0])
+        return _ALONE if address == _ANY_ADDRESS else address
 
 
 def make_listener(folder: Path) -> JoinListener:
@@ -50,7 +64,7 @@ def make_listener(folder: Path) -> JoinListener:
     The file of the certificate has its key, and only its owner may read it.
 
     Raises:
-        OSError, ValueError: if there is no certificate in a given file.
+        OSError, ValueError: if there is no certificate in a given file, or no such address.
     """
     host, path = network_address(), folder / "join.pem"
     given = [os.environ[name] for name in TLS_VARIABLES if os.environ.get(name)]

@@ -99,7 +99,8 @@ class ServerProcess:
         if not self.is_open and self.key is None:
             self.key, self.token = create_first_credentials(self.database_url, "demo", MAX_DEVICES)
         command = [*COMMAND_PREFIX, "serve", *(["--open"] if self.is_open else [])]
-        command += ["--port", str(self.port), "--database", self.database_url]
+        command += ["--host", "127.0.0.1", "--port", str(self.port)]
+        command += ["--database", self.database_url]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own program
                 command,

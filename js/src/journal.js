@@ -130,7 +130,7 @@ function checkExactStudies(lines, vector, most, now) {
     && passed - line.time < PERIOD_SECONDS).map(keyOf));
   const needed = others.size + 1;
   others.delete(keyOf(vector));
-  const reason = `asks for ${needed} exact studies in 30 days; this device allows ${most}`;
+  const reason = `needs max_exact_studies ${needed}, and the policy has ${most}`;
   if (others.size >= most) refuse("max_exact_studies", reason, needed);
 }
 

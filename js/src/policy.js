@@ -73,7 +73,7 @@ export function checkPlan(plan, policy) {
   for (const [limit, asked, isKept, allowed = limits[limit]] of rules) {
     const isWithin = /^(min|conf)/.test(limit) ? asked >= allowed : asked <= allowed * TOLERANCE;
     if (isKept ?? isWithin) continue;
-    const reason = `asks for ${asked}; this device allows ${allowed}`;
+    const reason = `needs ${limit} ${asked}, and the policy has ${allowed}`;
     refuse(limit, reason, limit in policy ? asked : null);
   }
 }

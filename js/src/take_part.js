@@ -45,8 +45,8 @@ const STATES = {
  * @property {string | null} limit the name of the policy's limit that refused the study
  * @property {number} leftOut how many of the items the message does not count
  *
- * @typedef {Request & {policy: Policy, journal: Journal, service: string, outcome: Outcome, token:
- *   string, registrar: string, registrarToken: string}} Part
+ * @typedef {Request & {policy: Policy, journal: Journal, consent: Function, service: string,
+ *   outcome: Outcome, token: string, registrar: string, registrarToken: string}} Part
  */
 
 /**
@@ -61,11 +61,12 @@ const STATES = {
  */
 export async function takePart(request) {
   const { url, study, items, policy = new Policy(), journal = browserJournal(), token = "",
-    registrar = "", registrarToken = "" } = request;
+    registrar = "", registrarToken = "", consent = () => true } = request;
   const service = serviceUrl(url);
   expect(subtle, "a page needs https");
   expect(/^[\w-]{1,64}$/.test(study), "study must be an id");
-  expect(typeof items === "object", "items must be an array or a Map");
+  expect(items instanceof Object && policy instanceof Policy && journal instanceof Object
+    && consent instanceof Function, "items, policy, journal or consent is wrong");
   const areTokens = /^(?!btr_)[!-~]*$/.test(`${token},${registrarToken}`);
   expect(areTokens, "a token is wrong; registrarToken begins with btr_");
   const address = registrar && serviceUrl(registrar);
@@ -75,8 +76,8 @@ export async function takePart(request) {
     "registrar needs https, another host, registrarToken and policy.registrar");
   /** @type {Outcome} */
   const outcome = { state: "finished", round: null, error: "", limit: null, leftOut: 0 };
-  const own = { policy, journal, service, outcome, token, registrar: address, registrarToken };
-  const part = { ...request, ...own };
+  const part = { ...request, policy, journal, consent, service, outcome, token,
+    registrar: address, registrarToken };
   try {
     const done = await journal.alone(() => participate(part));
     return done ?? { ...outcome, state: "in use", error: "close the other tab" };
@@ -128,7 +129,7 @@ async function recordMessage(part, identity, after) {
   if (plan.study !== study || round <= after) refuse("plan", "shows the plan of another round");
   const vector = { service, study, round, collection: `${collection}` }; // two objects never equal
   await journal.record(vector, policy, plan); // only checks, before anybody is asked
-  if (consent && !(await consent(plan))) refuse("consent", "is refused by the user");
+  if (!(await consent(plan))) refuse("consent", "is refused by the user");
   const enrolment = await enrolAtRegistrar(registrar, registrarToken, plan, identity.publicKey);
   const choices = await keystream(identity.choices);
   const options = { maxCopies: maxCopies(plan, policy), choices };

@@ -11,7 +11,7 @@
 
 import { max, min } from "./arithmetic.js";
 import { concat } from "./bytes.js";
-import { expect, must, namedError } from "./errors.js";
+import { expect, namedError } from "./errors.js";
 import { readJson } from "./plan.js";
 
 const TRANSIENT = [0, 408, 429, 500, 502, 503, 504]; // 0: no answer
@@ -38,11 +38,10 @@ export function serviceUrl(url) {
  * @typedef {{ticket: string, json?: object, bytes?: Uint8Array, wait?: number}} Options */
 
 /** Send a request until the service accepts it; return the JSON of the answer. Throws a
- * ServiceError if the service refuses, or is out of reach for too long, and a MalformedError if the
- * answer is too long. @type {(url: string, options: Options) => Promise<any>} */
+ * ServiceError if the service refuses, is out of reach for too long, or answers too much. @type
+ * {(url: string, options: Options) => Promise<any>} */
 export async function send(url, options) {
-  const { wait = 0 } = options;
-  const start = clock();
+  const start = clock(), { wait = 0 } = options;
   for (let pause = FIRST_PAUSE; ; pause = min(2 * pause, MAX_PAUSE)) {
     try {
       return await sendOnce(url, options);
@@ -75,7 +74,7 @@ async function sendOnce(url, { ticket, json, bytes }) {
   } catch (error) {
     fail(`${url} is out of reach (${error})`, { status: 0 });
   }
-  must(text !== undefined, "an answer has more than 4 MiB");
+  text ?? fail("an answer has more than 4 MiB", {});
   const { status, headers, ok } = answer;
   const document = readJson(text) ?? {};
   if (ok) return document;

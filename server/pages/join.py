@@ -165,6 +165,7 @@ async def show(study: str, request: Request, service: ServiceDep) -> Response:
         headers=HEADERS,
         study=view,
         reason=reason,
+        failed=await store.rounds.failed(view.id),
         invitation=invitation,
         asked=question_in_words(view),
         privacy=privacy_summary(view, entry),

@@ -95,12 +95,15 @@ def test_a_given_certificate_names_the_link_and_is_of_this_listener_alone(
     assert listener.url("ab").startswith(f"https://phones.example.org:{listener.port}/")
     join.print_invitation(Terminal(), listener.url("ab"))
     assert "A phone warns" not in capsys.readouterr().out
-    with ServerProcess(tmp_path, is_open=True, join=listener):  # it has no TLS of its own
+    monkeypatch.setenv("BLINDTALLY_HOST", "192.0.2.7")
+    with ServerProcess(tmp_path, is_open=True, join=listener):  # without TLS, on this machine only
         ...
-    given.write_text("no certificate")
     monkeypatch.chdir(tmp_path)
-    run = CliRunner().invoke(app, ["demo", "--sum", "one-shot", "--join", "--out", "x"])
-    assert (run.exit_code, "certificate cannot be used" in run.output) == (2, True)
+    given.write_text("no certificate")
+    for host, why in ("192.0.2.7", "192.0.2.7 is no IPv4 address of"), ("127.0.0.1", "Unable"):
+        monkeypatch.setenv("BLINDTALLY_HOST", host)
+        run = CliRunner().invoke(app, ["demo", "--sum", "one-shot", "--join", "--out", host])
+        assert (run.exit_code, why in run.output) == (2, True)
 
 
 async def test_a_stranger_takes_few_connections_and_no_memory(

@@ -28,7 +28,8 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import typer
@@ -87,14 +88,28 @@ def free_port() -> int:
         return port
 
 
+@contextmanager
+def removed(compose: Compose, services: Sequence[str], *profile: str) -> Iterator[None]:
+    """Remove what an interrupted run left, and then what this one starts; show logs if it fails."""
+    down = (*profile, "down", "--volumes", "--remove-orphans")
+    compose(*down, quiet=True)
+    try:
+        yield
+    except BaseException:
+        show_logs(compose, services)
+        raise
+    finally:
+        compose(*down, quiet=True)
+        say("removed containers, networks and volumes")
+
+
 def prove(compose: Compose) -> None:
     """Run the study with one replica killed in it, and remove everything.
 
     Raises:
         Unproved: if a promise does not hold.
     """
-    compose("down", "--volumes", "--remove-orphans", quiet=True)  # of an interrupted run
-    try:
+    with removed(compose, SERVICES):
         say("building, and starting everything")
         compose("up", "--build", "--detach")
         check_users(compose)
@@ -107,12 +122,6 @@ def prove(compose: Compose) -> None:
         check_events(compose)
         check_survivor(compose, killed, survivor, number)
         check_stop(compose, killed)
-    except BaseException:
-        show_logs(compose, SERVICES)
-        raise
-    finally:
-        compose("down", "--volumes", "--remove-orphans", quiet=True)
-        say("removed containers, networks and volume")
 
 
 def check_size(compose: Compose, server: str) -> None:
@@ -129,8 +138,7 @@ def prove_one_shot(compose: Compose) -> None:
     Raises:
         Unproved: if a promise does not hold.
     """
-    compose(one_shot.PROFILE, "down", "--volumes", "--remove-orphans", quiet=True)
-    try:
+    with removed(compose, one_shot.SERVICES, one_shot.PROFILE):
         compose = one_shot.start(compose)
         check_users(compose, one_shot.SERVICES[:-1])
         one_shot.kill_and_return(compose)
@@ -138,12 +146,6 @@ def prove_one_shot(compose: Compose) -> None:
         await_the_end(compose, "one-shot-fleet")
         check_sums(compose, "one-shot-fleet")
         one_shot.check_members(compose)
-    except BaseException:
-        show_logs(compose, one_shot.SERVICES)
-        raise
-    finally:
-        compose(one_shot.PROFILE, "down", "--volumes", "--remove-orphans", quiet=True)
-        say("removed containers, networks and volumes")
 
 
 def prove_registrar(compose: Compose) -> None:
@@ -152,18 +154,11 @@ def prove_registrar(compose: Compose) -> None:
     Raises:
         Unproved: if a promise does not hold.
     """
-    compose(registrar.PROFILE, "down", "--volumes", "--remove-orphans", quiet=True)
-    try:
+    with removed(compose, ["registrar"], registrar.PROFILE):
         say("building, and starting a registrar")
         compose(registrar.PROFILE, "up", "--build", "--detach", "registrar")
         check_users(compose, ["registrar"])
         registrar.check_enrolment(compose)
-    except BaseException:
-        show_logs(compose, ["registrar"])
-        raise
-    finally:
-        compose(registrar.PROFILE, "down", "--volumes", "--remove-orphans", quiet=True)
-        say("removed containers, networks and volumes")
 
 
 def prove_dask(compose: Compose) -> None:
@@ -173,8 +168,7 @@ def prove_dask(compose: Compose) -> None:
         Unproved: if a promise does not hold.
     """
     profile = "--profile=dask"
-    compose(profile, "down", "--volumes", "--remove-orphans", quiet=True)
-    try:
+    with removed(compose, DASK, profile):
         say("building, and starting the simulation on Dask")
         compose(profile, "up", "--build", "--detach", "simulation")
         (scheduler,), (simulation,) = map(compose.containers, ("scheduler", "simulation"))
@@ -184,12 +178,6 @@ def prove_dask(compose: Compose) -> None:
         say(f"killed {killed} during its work")
         await_the_end(compose, "simulation")
         check_result(compose, simulation)
-    except BaseException:
-        show_logs(compose, DASK)
-        raise
-    finally:
-        compose(profile, "down", "--volumes", "--remove-orphans", quiet=True)
-        say("removed containers and network")
 
 
 def await_work(compose: Compose, scheduler: str, simulation: str) -> None:

@@ -20,6 +20,10 @@ const faults = {
       if (!lost++) throw new TypeError("the connection is lost");
     });
   },
+  "gets a long answer": () => async (url, options) => {
+    const answer = await send(url, options);
+    return url.endsWith("/message") ? new Response(new Uint8Array(2 ** 22 + 1)) : answer;
+  },
   echoes: () => async (_, { headers }) => {
     const detail = `no such ${headers.authorization}`;
     const problem = { type: "urn:blindtally:problem:barred", detail };
@@ -27,10 +31,10 @@ const faults = {
   },
 };
 
-async function answer({ folder, policy, fault, ...request }) {
+async function answer({ folder, policy, fault, wrong, ...request }) {
   if (fault) globalThis.fetch = faults[fault]();
   const device = { policy: new Policy(policy), journal: folderJournal(folder) };
-  return takePart({ ...request, ...device }).catch(({ name, message }) => ({ error: `${name}: ${message}` }));
+  return takePart({ ...request, ...device, ...wrong }).catch(({ name, message }) => ({ error: `${name}: ${message}` }));
 }
 
 /** Return the outcomes of devices that take part at the same time; a fault is of all of them. */

@@ -10,6 +10,8 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 from random import SystemRandom
+from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,7 @@ from protocol.randomness import system_words
 from secagg.keys import Identity
 from tests.js.node import NODE, ROOT, run_node
 from tests.js.test_bundle import BUNDLE
+from tests.js.test_taking_part import operators
 from tests.server.pages.test_browser import faults, photograph
 from tests.server.pages.test_join import OPTIONS
 from tests.support.policies import trusting_policy
@@ -238,3 +241,32 @@ def test_a_closed_service_admits_a_browser_by_the_token_in_its_link(
             with page.expect_response("**/v1/devices") as answer:
                 send(page, ("pear",))
             assert answer.value.status == status
+
+
+async def convene(url: str, done: Event) -> None:
+    async with operators(url, identities=OPERATORS):
+        await asyncio.to_thread(done.wait)
+
+
+def test_a_browser_warns_of_a_second_study_and_says_later_that_its_round_failed(
+    browser: Browser, server: ServerProcess
+) -> None:
+    done = Event()
+    with (
+        Analyst(server.url) as analyst,
+        closing(browser.new_context()) as context,
+        ThreadPoolExecutor(1) as executor,
+        closing(SimpleNamespace(close=done.set)),
+    ):
+        executor.submit(asyncio.run, convene(server.url, done))
+        studies = [analyst.create(name, QUESTION, TERMS, rounds=1) for name in ("one", "two")]
+        for study, warnings in zip(studies, (0, 1), strict=True):
+            with closing(open_page(context, f"{server.url}/join/{study.id}")) as page:
+                expect(page.get_by_role("button")).to_be_enabled()
+                expect(page.get_by_text("asks this browser again, after 1")).to_have_count(warnings)
+                send(page, ("pear",))
+                expect(page.get_by_role("status")).to_contain_text(COUNTED, timeout=20_000)
+        studies[0].stop()
+        for study, text in zip(studies, ("The round has failed", COUNTED), strict=True):
+            with closing(open_page(context, f"{server.url}/join/{study.id}")) as page:
+                expect(page.get_by_role("status")).to_contain_text(text)

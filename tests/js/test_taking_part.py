@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -49,19 +49,20 @@ async def registrar() -> AsyncIterator[tuple[Identity, str]]:
 
 
 @asynccontextmanager
-async def operators(service: ServiceOnPort) -> AsyncIterator[None]:
-    """Let the members of the committee take their steps."""
+async def operators(
+    url: str, key: str | None = None, identities: Iterable[Identity] = OPERATORS
+) -> AsyncIterator[None]:
+    """Let the members of a committee take their steps."""
 
-    async def act() -> None:
-        policy = MemberPolicy(min_devices=4)
-        members = [CommitteeMember(each, MemberJournal(), policy) for each in OPERATORS]
-        async with http_client(service.url) as http:
+    async def act(policy: MemberPolicy) -> None:
+        members = [CommitteeMember(each, MemberJournal(), policy) for each in identities]
+        async with http_client(url) as http:
             while True:
                 for member in members:
-                    await member.act(Transport(http), service.key)
+                    await member.act(Transport(http), key)
                 await asyncio.sleep(0.02)
 
-    acting = asyncio.create_task(act())
+    acting = asyncio.create_task(act(MemberPolicy(min_devices=3, serve_unverified=True)))
     yield
     acting.cancel()
     await asyncio.gather(acting, return_exceptions=True)
@@ -98,7 +99,7 @@ async def test_a_round_counts_each_device_in_javascript_once_although_some_are_k
     service: ServiceOnPort, analyst: Analyst, tmp_path: Path
 ) -> None:
     held = [["ab", "c"] if index % 2 else ["ab"] for index in range(N)]
-    async with registrar() as (signer, address), operators(service):
+    async with registrar() as (signer, address), operators(service.url, service.key):
         study, second = [create(analyst, name, signer.public.hex()) for name in ("one", "two")]
         policy = LIMITS | {"registrar": signer.public.hex(), "committee": [*map(bytes.hex, KEYS)]}
         known: dict[str, Any] = {"url": service.url, "study": study.id, "policy": policy}
@@ -119,14 +120,17 @@ async def test_a_round_counts_each_device_in_javascript_once_although_some_are_k
             failed = await takes_part(0, folder=str(tmp_path / name))
             assert failed["error"].startswith("JournalError: ")
             assert "5f" not in failed["error"]
-        for items in ("ab", {"ab": 1}, 2):
-            assert (await takes_part(0, items=items))["error"].startswith("TypeError: ")
+        wrong: list[dict[str, Any]] = [{"items": items} for items in ("ab", {"ab": 1}, 2, None)]
+        wrong += [{"policy": {}}, {"policy": None}, {"journal": None}, {"consent": "yes"}]
+        for each in wrong:
+            assert (await takes_part(0, wrong=each))["error"].startswith("TypeError: ")
         refused = await takes_part(0, policy=policy | {"min_cohort": 50})
         assert (refused["state"], refused["limit"]) == ("declined", "min_cohort")
         echoed = await takes_part(0, fault="echoes")
         assert echoed["error"] == "ServiceError: no such Bearer (secret)"
 
         # An answer is lost: the device sends the same bytes again, and no others are accepted.
+        assert (await takes_part(5, fault="gets a long answer"))["state"] == "fault"
         assert (await takes_part(2, fault="loses"))["state"] == "finished"
         # A device that was killed sends the message that it has recorded, whatever it holds now.
         for index, fault in enumerate(("dies before sending", "dies after sending")):

@@ -36,6 +36,7 @@ OPERATORS = tuple(Identity.of(bytes([number]) * 32).public.hex() for number in r
 ONE_SHOT_TERMS = Terms(
     cohort_size=80, minimum=5, sum="one-shot", committee=CommitteeTerms(members=OPERATORS)
 )
+THEOREM: dict[str, Any] = {"rule": "theorem", "repetitions": 2}
 
 
 def sampled_contribution(plan: Any) -> float:
@@ -86,15 +87,9 @@ def iblt(contribution: int, t: float, domain: Alphabet | Utf8, **mode: Any) -> E
     return Example(question, {"t": t, "cells": 204})
 
 
-def subsampled(contribution: int, threshold: float, **rule: Any) -> Example:
-    question = SubsampledIbltQuestion(
-        threshold=threshold,
-        contribution=contribution,
-        domain=LETTERS,
-        message_bytes=122_304,
-        **rule,
-    )
-    return Example(question)
+def sampled(kind: type[Any], contribution: int, threshold: float, **rule: Any) -> Example:
+    asked = {"threshold": threshold, "contribution": contribution, "domain": LETTERS}
+    return Example(kind(**asked, message_bytes=122_304, **rule))
 
 
 def tracked(contribution: int, t: float, *items: str, **mode: Any) -> Example:
@@ -107,17 +102,6 @@ def tracked(contribution: int, t: float, *items: str, **mode: Any) -> Example:
     groups = (CounterGroup(bits=9, items=items),) if items else ()
     update = {"t": t, "cells": 204, "counter_groups": groups, "max_value": 1000}
     return Example(question, update, state=state)
-
-
-def histogram(contribution: int, threshold: float, **rule: Any) -> Example:
-    question = ApproximateHistogramQuestion(
-        threshold=threshold,
-        contribution=contribution,
-        domain=LETTERS,
-        message_bytes=122_304,
-        **rule,
-    )
-    return Example(question)
 
 
 def sketch(kind: FrequencySketchName, contribution: int, hashes: int) -> Example:
@@ -183,10 +167,14 @@ EXAMPLES = {
     "adaptive-iblt, sampled in units": iblt(6, 7.5, LETTERS),
     "adaptive-iblt, one item each": iblt(1, 1.7, LETTERS),
     "adaptive-iblt, text": iblt(6, 1.5, Utf8(max_bytes=9)),
-    "subsampled-iblt, sampled": subsampled(6, 5, t=4.5),
-    "subsampled-iblt, two tables": subsampled(6, 7, rule="theorem", repetitions=2),
-    "approximate-histogram, theorem": histogram(6, 7, rule="theorem", repetitions=2),
-    "approximate-histogram, practical": histogram(6, 5),
+    "subsampled-iblt, sampled": sampled(SubsampledIbltQuestion, 6, 5, t=4.5),
+    "subsampled-iblt, two tables": sampled(
+        SubsampledIbltQuestion, 6, 7, rule="theorem", repetitions=2
+    ),
+    "approximate-histogram, theorem": sampled(
+        ApproximateHistogramQuestion, 6, 7, rule="theorem", repetitions=2
+    ),
+    "approximate-histogram, practical": sampled(ApproximateHistogramQuestion, 6, 5),
     "triehh, sampled": trie("sample-threshold", theta=1, probability=0.5),
     "triehh, in a table": tabled(),
     "triehh, in noise": trie("noise"),

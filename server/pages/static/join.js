@@ -6,14 +6,16 @@
  */
 import { Policy, browserJournal, encode, takePart } from "./blindtally-device.js";
 
+const COLLECTION = "typed"; // what a person enters, whatever the study is
 const WAIT_SECONDS = 30; // for a round that takes devices
 const ONCE = "It sends one message only, so nothing more is sent.";
 const COUNTED = "This browser was counted: the service has accepted its message.";
+const FAILED = "The round has failed. This browser was not counted, nor was any other.";
 const ENDS = {
   "no round": "No round takes devices at the moment. Nothing was sent: try again later.",
   over: "The study is over. This browser was not counted.",
   late: "The round is full or over. This browser was not counted.",
-  "cohort failed": "The round has failed. This browser was not counted, nor was any other.",
+  "cohort failed": FAILED,
   "in use": "Another tab of this browser takes part at this moment. Close one of them.",
   rejected: "The service refused the message, so this browser was not counted.",
   disconnected: "The service did not answer in time. Open this page again later: if a message was "
@@ -25,7 +27,8 @@ const ENDS = {
 const form = /** @type {HTMLFormElement} */ (document.getElementById("join"));
 const button = form.querySelector("button"); // none where no browser can take part any more
 const status = /** @type {HTMLElement} */ (document.getElementById("status"));
-const { study = "", policy = "{}", closed } = form.dataset;
+const { study = "", policy = "{}", failed = "", closed } = form.dataset;
+const limits = new Policy(JSON.parse(policy));
 const url = new URL("..", location.href).href.replace(/\/$/, "");
 const token = new URLSearchParams(location.hash.slice(1)).get("token") ?? undefined;
 const memory = `blindtally ${url} ${study}`;
@@ -79,9 +82,9 @@ async function join(items) {
     if (!strange.length) say("Sending the message…");
     return !strange.length;
   };
-  const limits = new Policy(JSON.parse(policy));
   const outcome = await takePart(
-    { url, study, items, policy: limits, journal, token, consent, wait: WAIT_SECONDS },
+    { url, study, items, policy: limits, journal, token, consent, collection: COLLECTION,
+      wait: WAIT_SECONDS },
   );
   if (strange.length) {
     await end(`Nothing was sent. The study does not ask for: ${strange.slice(0, 5).join(", ")}`);
@@ -109,7 +112,8 @@ async function attempt(task) {
   try {
     await task();
   } catch (error) {
-    say(`Nothing was sent: ${/** @type {Error} */ (error).message}`, "fault");
+    const { message } = /** @type {Error} */ (error);
+    say(`Nothing was sent: ${message}. Let this page store data, and open it again.`, "fault");
   }
 }
 
@@ -122,6 +126,7 @@ async function goOn() {
     say("Sending the message again…");
     return join([]);
   }
+  if (failed.split(" ").includes(`${sent.at(-1)?.round}`)) return say(`${FAILED} ${ONCE}`, "fault");
   let text = "This browser has sent its message.";
   try {
     text = localStorage.getItem(memory) ?? text;
@@ -131,12 +136,32 @@ async function goOn() {
   say(`${text} ${ONCE}`, text.startsWith(COUNTED) ? "good" : "");
 }
 
+/** Say before a person agrees that this browser has taken part in other studies of the service. */
+async function warnOfOthers() {
+  await journal.secret(); // the first line of a journal
+  try {
+    await journal.record({ service: url, study, collection: COLLECTION }, limits, { question: {} });
+  } catch (/** @type {any} */ error) {
+    if (error.limit !== "max_exact_studies") throw error;
+    limits.max_exact_studies = error.needed;
+    const warning = /** @type {HTMLElement} */ (document.getElementById("warning"));
+    const line = document.createElement("li");
+    line.textContent = `asks this browser again, after ${error.needed - 1} other in 30 days: `
+      + "together, their sums tell more about one person";
+    warning.querySelector("ul")?.append(line);
+    for (const box of warning.querySelectorAll("input")) box.required = true;
+    warning.hidden = false;
+  }
+}
+
 const journal = browserJournal();
 const reason = button ? whyNot() : "";
 if (reason) say(reason, "fault");
 else await attempt(async () => {
-  if (await hasTakenPart()) await goOn();
-  else if (button) button.disabled = false;
+  if (await hasTakenPart()) return goOn();
+  if (!button) return;
+  await warnOfOthers();
+  button.disabled = false;
 });
 
 form.addEventListener("submit", async (event) => {

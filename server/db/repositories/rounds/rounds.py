@@ -109,6 +109,12 @@ class RoundRepository(Repository):
         rows = session.scalars(query.order_by(RoundRow.number).limit(limit))
         return self._views(session, rows.all())
 
+    @read_transaction
+    def failed(self, session: Session, study: str) -> tuple[int, ...]:
+        """Return the numbers of the rounds of `study` that have failed, in order."""
+        query = select(RoundRow.number).where(RoundRow.study == study, RoundRow.state == "failed")
+        return tuple(session.scalars(query.order_by(RoundRow.number)))
+
     def _views(self, session: Session, rows: Sequence[RoundRow]) -> tuple[RoundView, ...]:
         if not rows:
             return ()

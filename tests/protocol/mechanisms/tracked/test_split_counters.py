@@ -285,12 +285,8 @@ def test_of_several_counters_each_has_an_error_if_a_window_is_missing(items: int
     """Rises to 2,115 and to p + 8 have the same sums as rises to p + 2,115 and to 8."""
     p, means = 21_157, np.full(items, 5.0)
     counts = np.array([2_115, 8, *[5] * 18])[:items]
-    thinned = (
-        np.round((counts.sum() + p) / 2.0 ** np.array([bits for _, bits in LEVELS])).astype(
-            np.int64
-        )
-        % p
-    )
+    kept = (counts.sum() + p) / 2.0 ** np.array([bits for _, bits in LEVELS])
+    thinned = np.round(kept).astype(np.int64) % p
     read = read_thinned(counts, p, means, np.full(items, 3.0), thinned)
     assert (read.counts - counts).sum() == p
     if items == 1:
