@@ -82,6 +82,7 @@ class StudyResults:
     notes: tuple[str, ...] = ()  # why the list is empty or short, and what devices left out
     answer: tuple[str, ...] = ()  # sentences
     unlisted: Mapping[str, str] = field(default_factory=dict)  # words for the counts of options
+    people: int = 0  # devices in the sums that are not simulated, so that true counts lack theirs
 
     @property
     def rounds_decoded(self) -> int:
@@ -181,6 +182,7 @@ def summarize_study(
         ),
         answer=tuple(answer),
         unlisted=unlisted_counts([each.view for each in played], [row.item for row in rows]),
+        people=sum(each.others_in_sum for each in played),
     )
 
 

@@ -114,7 +114,7 @@ def _describe_outcome(result: RoundResult, least_holders: float) -> str:
 def print_results(console: Terminal, results: StudyResults) -> None:
     if results.heavy_hitters or results.unlisted:
         console.print(_heavy_hitter_table(results))
-    if not all(item.is_covered for item in results.heavy_hitters):
+    if not results.people and not all(item.is_covered for item in results.heavy_hitters):
         console.print(f"A true count is outside its interval: {CHANCE_OF_MISS}.")
     for note in results.notes:
         console.print(note)

@@ -94,9 +94,10 @@ class FleetRound:
 
     @property
     def others_in_sum(self) -> int:
-        """Return the number of devices in a one-shot sum that are not of the fleet."""
+        """Return the number of devices in a one-shot sum that are not the fleet's."""
         own = sum(result.last_step is DeviceStep.SENT for result in self.results)
-        return max(0, (self.view.participants or 0) - own)
+        participants = self.view.participants if self.view.plan.terms.is_one_shot else 0
+        return max(0, (participants or 0) - own)
 
     def dropouts_by_phase(self) -> Mapping[Phase, int]:
         missed = missed_phases(self.view.plan.terms.sum)

@@ -219,11 +219,13 @@ def test_blamed_participants_are_named() -> None:
     study = StudyView.model_validate(study_document(SETUP.question, SETUP.terms))
     screen = Console(record=True, width=80, file=io.StringIO())
     rows = [HeavyHitter(item="example.org", estimate=8, standard_error=0.5, low=7, high=9)]
-    rest = {"rounds": [result], "seconds": 1, "settings": {}}
-    print_results(screen, summarize_study(study, rows, [finished], **rest))
+    results = summarize_study(study, rows, [finished], rounds=[result], seconds=1, settings={})
+    print_results(screen, results)
     text = screen.export_text()
     assert "blamed in round 1: cohort 0, participant 2 shared false secrets" in text
     assert "about 1 of 20 intervals misses" in text  # the true count is 6
+    print_results(screen, replace(results, people=1))
+    assert "intervals misses" not in screen.export_text()
 
 
 def test_a_round_without_a_sum_has_a_reason() -> None:

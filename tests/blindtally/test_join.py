@@ -50,10 +50,10 @@ def test_studies_that_no_browser_can_join_are_refused(options: list[str]) -> Non
 
 def test_a_sum_with_vectors_of_people_is_not_compared_and_one_with_more_is_wrong() -> None:
     sent: Any = SimpleNamespace(last_step=DeviceStep.SENT)
-    study: Any = SimpleNamespace(
-        view=SimpleNamespace(question=SimpleNamespace(mechanism="tracked", discards_sums=True))
-    )
-    view: Any = SimpleNamespace(participants=5, cohorts=())
+    question = SimpleNamespace(mechanism="tracked", discards_sums=True)
+    study: Any = SimpleNamespace(view=SimpleNamespace(question=question))
+    terms = SimpleNamespace(is_one_shot=True)
+    view: Any = SimpleNamespace(participants=5, cohorts=(), plan=SimpleNamespace(terms=terms))
     played = FleetRound(view, (sent, sent, sent))
     assert played.others_in_sum == 2
     assert _verify_sums(study, played, seats=2) is None

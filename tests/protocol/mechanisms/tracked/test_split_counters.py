@@ -289,10 +289,8 @@ def test_of_several_counters_each_has_an_error_if_a_window_is_missing(items: int
     thinned = np.round(kept).astype(np.int64) % p
     read = read_thinned(counts, p, means, np.full(items, 3.0), thinned)
     assert (read.counts - counts).sum() == p
-    if items == 1:
-        assert read.squared_errors is None
-    else:
-        assert read.squared_errors is not None
+    assert (read.squared_errors is None) == (items == 1)
+    if read.squared_errors is not None:
         assert (6 * np.sqrt(read.squared_errors) >= p * 0.999).all()
 
 
