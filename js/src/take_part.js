@@ -56,8 +56,8 @@ const STATES = {
  * If an earlier call ended before the service had accepted its message, exactly that message is
  * sent, and neither new items nor the policy matter: `leftOut` is then 0.
  *
- * Throws a TypeError if an argument cannot be right, and a JournalError if the message cannot be
- * recorded, so that it is not sent. @type {(request: Request) => Promise<Outcome>}
+ * Throws a TypeError if an argument other than an item cannot be right, and a JournalError if the
+ * message cannot be recorded, so that it is not sent. @type {(request: Request) => Promise<Outcome>}
  */
 export async function takePart(request) {
   const { url, study, items, policy = new Policy(), journal = browserJournal(), token = "",
