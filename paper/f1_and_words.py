@@ -24,7 +24,7 @@ from blindtally.planning.f1_by_words import (
 )
 from blindtally.simulate.populations import DRIFT_KINDS, DriftKind
 from blindtally.simulate.token_study import KeyedPopulation
-from paper import drawing, options
+from paper import drawing, gascon23, options
 from paper.f1_curves import (
     ADAPTIVE,
     PAPER,
@@ -51,6 +51,7 @@ _GRID_TAU = (20, 50, 100, 200)
 _GRID_TOKENS = (1000, 2000, 5000, 10_000)
 _GRID_WORDS = (100, 200, 500, 1000, 2000, 5000, 8000, 10_000, 20_000, 30_000, 40_000)
 _SHOWN_SETTINGS = 20
+_WITH_STRINGS = f"{PAPER.name}, strings in cells"
 
 _NamedCase = tuple[str, StudyCase]
 
@@ -84,6 +85,9 @@ def words(
 ) -> None:
     """Words that a device sends in a round for an F1 of 0.8, 0.9 and 0.95: the paper's and ours.
 
+    The paper's cells have keys of 8 words, from which nobody can read a string. Another row has
+    the words of cells that contain the strings themselves; ours always fetches them.
+
     Example:
       python -m paper words --data words --drift none --runs 3 --out words
     """
@@ -102,7 +106,7 @@ def words(
     curves_by_case = [{PAPER.name: next(curves), TRACKED.name: next(curves)} for _ in cases]
     title = f"R = {rounds}, tau = {threshold:g}, M = {tokens:,}\n{run_options.error_bars}"
     if json_path != "-":
-        _show(cases, curves_by_case, title)
+        _show(cases, curves_by_case, tokens, title)
     _draw_words(out, cases, curves_by_case, title)
     rows = [
         {"data": name, "drift": case.drift, "contribution": case.contribution}
@@ -124,18 +128,27 @@ def _f1_over_sizes(
     return f1_over_sizes(case, method, setting, seeds, every=step)
 
 
-def _show(cases: list[_NamedCase], curves_by_case: list[dict[str, F1Curve]], title: str) -> None:
+def _show(
+    cases: list[_NamedCase], curves_by_case: list[dict[str, F1Curve]], tokens: int, title: str
+) -> None:
     rows = []
     for (name, case), both in zip(cases, curves_by_case, strict=True):
         about = name, case.drift, str(case.contribution)
         sizes = {
             method: [curve.x_reaching(goal) for goal in GOALS] for method, curve in both.items()
         }
+        longest = max(len(item.encode()) for item in case.known.population.items)
+        price = gascon23.words_per_string(longest, tokens) / gascon23.WORDS_PER_KEY
+        peers = {"ratio": PAPER.name}
+        if price > 1:
+            sizes[_WITH_STRINGS] = [x and x * price for x in sizes[PAPER.name]]
+            peers["ratio to strings"] = _WITH_STRINGS
         for method, reached in sizes.items():
             rows.append((*about, method, *("" if x is None else f"{x:,.0f}" for x in reached)))
-        pairs = zip(sizes[PAPER.name], sizes[TRACKED.name], strict=True)
-        ratios = [f"{papers / ours:.1f}" if papers and ours else "" for papers, ours in pairs]
-        rows.append(("", "", "", "ratio", *ratios))
+        for label, peer in peers.items():
+            pairs = zip(sizes[peer], sizes[TRACKED.name], strict=True)
+            ratios = [f"{papers / ours:.1f}" if papers and ours else "" for papers, ours in pairs]
+            rows.append(("", "", "", label, *ratios))
     headings = [f"F1 {goal:g}" for goal in GOALS]
     title = f"Words for an F1. {title}"
     print_parts(result_table(["data", "drift", "m", "method"], headings, rows, title))

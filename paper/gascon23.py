@@ -27,6 +27,7 @@ CELLS_PER_KEY = 1.3
 _SUBTABLES = 3
 FIXED_THRESHOLDS = (1, 1.25, 2, 5, 10, 20, 50, 100)  # the candidates of figure 3
 
+_HASH_BITS, _WORD_BITS = 32, 16
 Estimates = NDArray[np.float64]
 T = TypeVar("T")
 
@@ -51,6 +52,18 @@ class PaperTable:
         """Return whether `keys` keys can be read, and how many they are, or seem to be."""
         stuck = stuck_cells(keys, self.cells, rng)
         return stuck == 0, float(keys) if stuck == 0 else estimate_stuck_keys(stuck, self.cells)
+
+
+def words_per_string(max_bytes: int, tokens: float) -> float:
+    """Return the words per key of a table whose cells have strings as keys, with their length.
+
+    Strings have up to `max_bytes` bytes, and the devices of a round hold `tokens` items. For
+    example, 8.6 words are for strings of 6 bytes and 10,000 items, and 44 for 61 bytes.
+
+    Source: 1.3 L0 (32 + log2 d + 2 log2(m n)) bits, "Sketch size" in appendix C of [Gascon23].
+    """
+    bits = _HASH_BITS + 8 * max_bytes + 2 * math.log2(tokens)
+    return max(WORDS_PER_KEY, CELLS_PER_KEY * bits / _WORD_BITS)
 
 
 def stuck_cells(keys: int, cells: int, rng: np.random.Generator, hashes: int = _SUBTABLES) -> int:

@@ -60,6 +60,11 @@ def test_the_papers_table_fails_as_often_as_it_was_measured_to(
     assert least <= failed / 300 <= most
 
 
+@pytest.mark.parametrize(("longest", "words"), [(3, 8), (6, 8.66), (61, 44.41)])
+def test_cells_with_long_strings_cost_more_words(longest: int, words: float) -> None:
+    assert gascon23.words_per_string(longest, 10_000) == pytest.approx(words, abs=0.01)
+
+
 @pytest.mark.parametrize("over", [1.1, 1.5, 2.0])
 def test_equations_3_and_4_see_how_many_keys_there_are(over: float) -> None:
     table, rng = gascon23.PaperTable(8 * 1000), np.random.default_rng(2)

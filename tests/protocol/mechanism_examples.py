@@ -105,14 +105,8 @@ def tracked(contribution: int, t: float, *items: str, **mode: Any) -> Example:
 
 
 def sketch(kind: FrequencySketchName, contribution: int, hashes: int) -> Example:
-    question = FrequencySketchQuestion(
-        mechanism=kind,
-        threshold=5,
-        contribution=contribution,
-        domain=LETTERS,
-        message_bytes=2904,
-        rows=hashes,
-    )
+    asked = dict[str, Any](mechanism=kind, threshold=5, contribution=contribution, domain=LETTERS)
+    question = FrequencySketchQuestion(**asked, message_bytes=2904, rows=hashes)
     is_biased = kind == "count-median"
     return Example(question, influence=whole_contribution, is_sketch=True, is_biased=is_biased)
 
