@@ -11,8 +11,10 @@ could not choose the members that check it. Only if fewer than `minimum` message
 drops more members, down to t + A, and the result says so (`ChosenMessages.is_beyond_bound`).
 
 It drops the member with the largest weight, where a message with c complaints weighs 1 / c for
-each: honest members never complain about honest devices. If D is below 2 A, colluding members that
-remain can exclude messages of honest devices, as long as `minimum` messages remain.
+each: honest members never complain about honest devices. If fewer than `minimum` messages remain
+so, it tries all sets of members, the smallest first, up to 2,000 of one size: liars whose false
+complaints weigh less than true ones about malicious devices do not stop a sum. Members that remain
+can exclude messages of honest devices, as long as `minimum` messages remain.
 
 *The total.* The sums of the members are values of polynomials of degree t - 1, which have the
 total at -1 .. -rho. With t + A sums or more, those of the honest members alone determine the
@@ -25,7 +27,8 @@ Source: Reed-Solomon decoding [Gao03]; the settlement of complaints is an additi
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress
+from itertools import combinations, compress
+from math import comb
 from typing import Final
 
 import numpy as np
@@ -43,6 +46,7 @@ from secagg.reed_solomon import decode
 from secagg.ring import Vector
 
 EXCLUDED_SHARE: Final = 100  # one message in this number may be excluded before a member is
+_MAX_TRIED_SETS: Final = 2_000  # of one size: all sets of 4 of 16 members
 
 
 class OpeningError(ProtocolError):
@@ -143,7 +147,33 @@ def _excluded(
         heaviest = max(sorted(members), key=lambda member: float(weights @ contested[member]))
         counts -= contested[heaviest] & (counts > 0)
         members.remove(heaviest)
-    return excluded | (counts > 0)
+    settled = excluded | (counts > 0)
+    if sent - int(settled.sum()) >= session.minimum:
+        return settled
+    most = checked - session.parameters.needed_sums
+    return _excluded_by_the_best_set(session.minimum, most, contested, excluded, settled)
+
+
+def _excluded_by_the_best_set(
+    minimum: int,
+    most: int,
+    contested: Mapping[int, NDArray[np.bool_]],
+    excluded: NDArray[np.bool_],
+    settled: NDArray[np.bool_],
+) -> NDArray[np.bool_]:
+    """Return what is excluded without the fewest members, up to `most`, that leave `minimum`.
+
+    If none do, or they are not among `_MAX_TRIED_SETS`, this is `settled`.
+    """
+    counts = sum(contested.values())
+    for size in range(1, min(most, len(contested)) + 1):
+        if comb(len(contested), size) > _MAX_TRIED_SETS:
+            break
+        sets = combinations(contested.values(), size)
+        fewest = min((excluded | (counts > sum(each)) for each in sets), key=np.count_nonzero)
+        if len(fewest) - np.count_nonzero(fewest) >= minimum:
+            return fewest
+    return settled
 
 
 def check_set_signature(

@@ -15,7 +15,7 @@ them is killed during its work: the result must be that of one process.
 
 If no engine runs, root starts one (`tests/compose/engine.py`) and builds stand-ins for the images
 that cannot be pulled (`tests/compose/stand_ins.py`). Only the images remain, 3 GB in the cache
-folder.
+folder. Each part raises Unproved if a promise does not hold.
 """
 
 import json
@@ -104,11 +104,7 @@ def removed(compose: Compose, services: Sequence[str], *profile: str) -> Iterato
 
 
 def prove(compose: Compose) -> None:
-    """Run the study with one replica killed in it, and remove everything.
-
-    Raises:
-        Unproved: if a promise does not hold.
-    """
+    """Run the study with one replica killed in it, and remove everything."""
     with removed(compose, SERVICES):
         say("building, and starting everything")
         compose("up", "--build", "--detach")
@@ -133,11 +129,7 @@ def check_size(compose: Compose, server: str) -> None:
 
 
 def prove_one_shot(compose: Compose) -> None:
-    """Run a study of one-shot sums with two members and a replica killed in it.
-
-    Raises:
-        Unproved: if a promise does not hold.
-    """
+    """Run a study of one-shot sums with two members and a replica killed in it."""
     with removed(compose, one_shot.SERVICES, one_shot.PROFILE):
         compose = one_shot.start(compose)
         check_users(compose, one_shot.SERVICES[:-1])
@@ -149,11 +141,7 @@ def prove_one_shot(compose: Compose) -> None:
 
 
 def prove_registrar(compose: Compose) -> None:
-    """Enrol a device at the registrar, kill it, and give it an older copy of its record.
-
-    Raises:
-        Unproved: if a promise does not hold.
-    """
+    """Enrol a device at the registrar, kill it, and give it an older copy of its record."""
     with removed(compose, ["registrar"], registrar.PROFILE):
         say("building, and starting a registrar")
         compose(registrar.PROFILE, "up", "--build", "--detach", "registrar")
@@ -162,11 +150,7 @@ def prove_registrar(compose: Compose) -> None:
 
 
 def prove_dask(compose: Compose) -> None:
-    """Run the simulation with one worker killed in it: the result is that of one process.
-
-    Raises:
-        Unproved: if a promise does not hold.
-    """
+    """Run the simulation with one worker killed in it: the result is that of one process."""
     profile = "--profile=dask"
     with removed(compose, DASK, profile):
         say("building, and starting the simulation on Dask")

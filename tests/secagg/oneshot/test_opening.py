@@ -148,6 +148,15 @@ def test_a_device_does_not_choose_the_members_that_check_it() -> None:
 # False complaints
 
 
+def test_liars_with_malicious_devices_do_not_stop_a_sum_with_enough_honest_messages() -> None:
+    """Guards: all sets of members are tried. The complaints of 8 and 9, who lie, weigh less."""
+    session, messages = assemble(minimum=5).session, [bytes([n]) * 32 for n in range(8)]
+    named = {3: messages[:3], 4: messages[:2], 8: messages[3:5], 9: messages[5:7]}
+    lists = {each: ComplaintList(tuple(named.get(each, ())), bytes(64)) for each in range(1, 10)}
+    chosen = choose_messages(session, messages, lists.items())
+    assert (list(chosen.included), chosen.members) == (messages[3:], set(range(1, 8)))
+
+
 def complain(whole: Round, member: int, devices: Any) -> None:
     """Let `member` complain about the messages of `devices`, without a reason."""
     listed = tuple(whole.set_of(devices))
