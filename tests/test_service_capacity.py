@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.service_capacity import (
+from benchmarks.service_capacity import (
     MEASURED_COSTS,
     ONE_SHOT_COSTS,
     TARGET_UTILISATION,

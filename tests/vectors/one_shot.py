@@ -164,8 +164,11 @@ class OneShot:
 
     @cached_property
     def committee(self) -> bytes:
-        signed = ref.statement("one-shot committee", self.plan, self.number, self.signed_committee)
-        return self.signed_committee + ref.sign(REGISTRAR, signed)
+        return self.sealed(self.signed_committee)
+
+    def sealed(self, body: bytes, registrar: bytes = REGISTRAR) -> bytes:
+        plan, number = body[:32], int.from_bytes(body[32:36], "big")
+        return body + ref.sign(registrar, ref.statement("one-shot committee", plan, number, body))
 
     @cached_property
     def digest(self) -> bytes:
@@ -197,6 +200,9 @@ class OneShot:
     def sum(self, member: int) -> bytes:
         shares = [device.share(member)[: self.width] for device in self.devices]
         body = pack(P, [sum(column) % P for column in zip(*shares, strict=True)])
+        return self.signed_sum(member, body)
+
+    def signed_sum(self, member: int, body: bytes) -> bytes:
         return body + self.member_sign(member, "one-shot sum", self.set_digest + body)
 
     @property
@@ -297,9 +303,12 @@ class Device:
             ],
         )
 
-    @cached_property
+    @property
     def statement(self) -> bytes:
-        payload = self.key + self.tree[0] + ref.digest(self.proof)
+        return self.statement_of(self.key, self.proof)
+
+    def statement_of(self, key: bytes, proof: bytes) -> bytes:
+        payload = key + self.tree[0] + ref.digest(proof)
         return ref.statement("one-shot message", self.label, 0, payload)
 
     @cached_property
@@ -372,6 +381,11 @@ def no_messages(whole: OneShot) -> list[tuple[str, bytes]]:
     def changed(place: int, part: bytes) -> bytes:
         return b"".join([*parts[:place], part, *parts[place + 1 :]])
 
+    def signed(key: bytes, proof: bytes) -> bytes:
+        device = whole.devices[0]
+        signature = ref.sign(device.secret("device"), device.statement_of(key, proof))
+        return b"".join([*parts[:2], key, parts[3], proof, signature])
+
     body = b"".join(parts)
     flipped = [part[:-1] + bytes([part[-1] ^ 1]) for part in parts]
     size = len(parts[3]) // (whole.numbers.m - whole.numbers.a)
@@ -386,14 +400,14 @@ def no_messages(whole: OneShot) -> list[tuple[str, bytes]]:
         ("the enrolment is another device's", changed(1, other[1])),
         ("the enrolment is changed", changed(1, flipped[1])),
         ("the key is another one", changed(2, other[2])),
-        ("the key is of low order", changed(2, bytes(32))),
-        ("the key has its unused bit set", changed(2, b"\xff" * 32)),
+        ("the key is of low order", signed(bytes(32), parts[4])),
+        ("the key has its unused bit set", signed(b"\xff" * 32, parts[4])),
         ("a share is changed", changed(3, flipped[3])),
         ("two shares are swapped", changed(3, swapped)),
         ("the shares are another device's", changed(3, other[3])),
         ("a share that should have been expanded is sent", changed(3, expanded + parts[3])),
         ("the proof is another device's", changed(4, other[4])),
-        ("the proof has an element outside its lane", changed(4, b"\xff" * len(parts[4]))),
+        ("the proof has an element outside its lane", signed(parts[2], b"\xff" * len(parts[4]))),
         ("the signature is another device's", changed(5, other[5])),
         ("the signature is changed", changed(5, flipped[5])),
     ]
@@ -423,34 +437,31 @@ def no_shares(whole: OneShot) -> list[dict[str, Any]]:
 def no_committees(whole: OneShot) -> list[tuple[str, bytes]]:
     """Return committees that a device refuses."""
     body, unsigned = whole.committee, whole.signed_committee
-    start = 32 + 20
-    twice = unsigned[:start] + whole.entries[0] + b"".join(whole.entries[:1] + whole.entries[2:])
+    head, end = unsigned[:52], unsigned[52:]
+    first, second, *others = whole.entries
+    rest = b"".join(others)
     numbers = [
-        (why, whole.plan + ref.u32(*changed) + body[start:])
-        for why, changed in (
-            ("it is of another sum", (7, 5, 1, 1, 3)),
-            ("it assumes no corrupt member", (6, 5, 0, 1, 3)),
-            ("its threshold is that of other numbers", (6, 5, 1, 1, 2)),
-            ("it has a member more than entries", (6, 6, 1, 1, 3)),
-            ("its threshold is above m - D - A", (6, 5, 1, 1, 4)),
-            ("its members cannot agree", (6, 5, 1, 2, 2)),
+        (why, whole.sealed(changed) if is_signed else changed + body[-64:])
+        for why, is_signed, *header in (
+            ("it is of another sum", False, 7, 5, 1, 1, 3),
+            ("it assumes no corrupt member", False, 6, 5, 0, 1, 3),
+            ("its threshold is that of other numbers", False, 6, 5, 1, 1, 2),
+            ("it has a member more than entries", True, 6, 6, 1, 1, 3),
+            ("its threshold is above m - D - A", True, 6, 5, 1, 1, 4),
+            ("its members cannot agree", True, 6, 5, 1, 2, 2),
         )
+        if (changed := whole.plan + ref.u32(*header) + end)
     ]
-    forged = ref.sign(
-        stream("nobody"), ref.statement("one-shot committee", whole.plan, 6, unsigned)
-    )
     return [
         ("a byte short", body[:-1]),
         ("a byte long", body + b"\0"),
         ("nothing", b""),
         ("its registrar did not sign", unsigned),
-        ("another registrar signed", unsigned + forged),
+        ("another registrar signed", whole.sealed(unsigned, stream("nobody"))),
         ("it is of another plan", stream("another plan") + body[32:]),
-        (
-            "its first two members are swapped",
-            body[:start] + whole.entries[1] + whole.entries[0] + body[start + 256 :],
-        ),
-        ("a member is in it twice", twice + body[-64:]),
+        ("its first two members are swapped", head + second + first + rest + body[-64:]),
+        ("a member is in it twice", whole.sealed(head + first + first[:32] + second[32:] + rest)),
+        ("a key is in it twice", whole.sealed(head + first + second[:32] + first[32:] + rest)),
         *numbers,
     ]
 
@@ -484,7 +495,15 @@ def one_shot() -> Any:
     ]
     packed = [
         {"p": p, "elements": row, "packed": pack(p, row).hex()}
-        for p, length in ((521, 1), (521, 9), (4129, 10), (65537, 4), (16777213, 3), (2**26 - 5, 3))
+        for p, length in (
+            (521, 1),
+            (521, 9),
+            (1453, 6),
+            (4129, 10),
+            (65537, 4),
+            (16777213, 3),
+            (2**26 - 5, 3),
+        )
         for row in ref.mask(stream(f"packing {p} {length}", 16), [(p, length)])
     ]
     malformed = [
@@ -503,11 +522,11 @@ def one_shot() -> Any:
     assert all(checked(m, m * c // 1000, m * d // 1000) is None for _, m, c, d in infeasible)
     sums = [whole.sum(member) for member in (1, 2)]
     member_sums = [
-        ("a byte short", sums[0][:-1]),
-        ("a byte long", sums[0] + b"\0"),
+        ("a byte short", whole.signed_sum(1, sums[0][:-65])),
+        ("a byte long", whole.signed_sum(1, sums[0][:-64] + b"\0")),
         ("another member's", sums[1]),
         ("another member's sum under its own signature", sums[1][:-64] + sums[0][-64:]),
-        ("an element is outside its lane", b"\xff" * (len(sums[0]) - 64) + sums[0][-64:]),
+        ("an element is outside its lane", whole.signed_sum(1, b"\xff" * (len(sums[0]) - 64))),
     ]
     return {
         "packings": packed,
