@@ -25,17 +25,20 @@ def chosen(length: int, words: int, choice: str = "auto", **wishes: Any) -> Doma
 
 
 @pytest.mark.parametrize(
-    ("length", "words", "kind"),
+    ("length", "words", "rounds", "kind"),
     [
-        (8, 1000, "alphabet"),  # 40 bits
-        (16, 600, "alphabet"),  # 80 bits
-        (16, 1000, "hashed"),
-        (30, 600, "hashed"),  # 150 bits
-        (2000, 100, "hashed"),
+        (6, 1000, 4, "alphabet"),  # 30 bits
+        (8, 1000, 3, "alphabet"),  # 40 bits
+        (8, 1000, 4, "hashed"),
+        (8, 400, 4, "alphabet"),
+        (16, 400, 2, "hashed"),  # 80 bits
+        (2000, 100, 2, "hashed"),
     ],
 )
-def test_keys_are_hashed_if_they_are_long_for_the_words(length: int, words: int, kind: str) -> None:
-    assert chosen(length, words).kind == kind
+def test_keys_are_hashed_if_they_are_long_for_the_words_and_rounds(
+    length: int, words: int, rounds: int, kind: str
+) -> None:
+    assert chosen(length, words, rounds=rounds).kind == kind
 
 
 def test_a_choice_is_kept_and_others_have_no_hashed_keys() -> None:
