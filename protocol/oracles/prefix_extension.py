@@ -156,7 +156,8 @@ class PrefixExtension:
         The string must be kept at every length and exceed the threshold of the last; each may fail
         with an equal part of 1 - `probability`. Infinite if no count suffices.
         """
-        last, groups = self._group_size(n), len(self.lengths)
+        groups = len(self.lengths)
+        last = max(1, round(n / groups))
         tails = [min(0.5, self.keep / self._candidate_count(group)) for group in range(groups - 1)]
         tails.append(self.beta / self._candidate_count(groups - 1))
         threshold = max(last * self.oracle.detection_threshold(last, tail) for tail in tails)
@@ -167,9 +168,6 @@ class PrefixExtension:
             return count > n / last * threshold + margin
 
         return boundary(is_detected, 0.0, float(n), 1e-6) if is_detected(n) else math.inf
-
-    def _group_size(self, n: int) -> int:
-        return max(1, round(n / len(self.lengths)))
 
     def _candidate_count(self, group: int) -> int:
         before, end = [0, *self.lengths][group], self.lengths[group]

@@ -84,14 +84,12 @@ class RequestLayer:
         self._turns = Turns()  # of requests that begin, and of large bodies that are sent
         self._refusal_lines, self._not_logged = RateLimit(_MAX_REFUSAL_LINES), 0
 
-    def _new_id(self) -> bytes:
-        return b"%s%08x" % (self._id_prefix.encode(), next(self._id_counter))
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._router(scope, receive, send)
             return
-        request_id = _sent_id(scope) or self._new_id()
+        new_id = b"%s%08x" % (self._id_prefix.encode(), next(self._id_counter))
+        request_id = _sent_id(scope) or new_id
         send = with_prefix(send, self._prefix)
         body = LimitedBody(scope, receive, self._settings, self.body_memory)
         wait = partial(self._refusals.wait, body)

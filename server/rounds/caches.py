@@ -144,7 +144,10 @@ class AsyncCache(Generic[K, V]):
         seconds: float | None = None,
     ) -> None:
         self._read = read
-        getsizeof = partial(_limited_weight, weigh, size)
+
+        def getsizeof(value: V) -> int:
+            return min(weigh(value), size)
+
         self._values: Cache[K, V] = (
             LRUCache(size, getsizeof)
             if seconds is None
@@ -193,10 +196,6 @@ class AsyncCache(Generic[K, V]):
             if isinstance(self._values, TTLCache):  # which by itself keeps it until the next one
                 loop, seconds = asyncio.get_running_loop(), self._values.ttl
                 loop.call_later(seconds + _EXPIRY_MARGIN_SECONDS, self._values.expire)
-
-
-def _limited_weight(weigh: Callable[[V], int], limit: int, value: V) -> int:
-    return min(weigh(value), limit)
 
 
 _MAX_CACHED_SLOTS = 20_000

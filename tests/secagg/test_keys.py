@@ -31,7 +31,6 @@ from secagg.keys import (
 
 Q = 2**255 - 19  # both curves are over GF(Q)
 PAIR = KeyPair.of(b"\1" * 32)
-OTHER_PAIR = KeyPair.of(b"\2" * 32)
 DEVICE = Identity.of(b"\3" * 32)
 
 

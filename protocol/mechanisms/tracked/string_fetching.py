@@ -31,6 +31,7 @@ from protocol.mechanisms.iblt.sampled_table import too_small
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import Counters
 from protocol.mechanisms.tracked.forecast import Forecast, likely_heavy
+from protocol.mechanisms.tracked.observations import drift_of
 from protocol.mechanisms.tracked.phrases import PLAIN, StringCode, learn_phrases
 from protocol.mechanisms.tracked.split_counters import SplitCounters
 from protocol.numerics.array_types import Integers
@@ -312,7 +313,8 @@ class FetchSchedule:
 
         First each string gets `MIN_PIECE_BYTES`, those of which most is known before the others.
         Then those with the fewest expected bytes get all of them, and twice in the last round.
-        While no phrases are known, the `FIRST_STRINGS` of the highest totals come first.
+        While no phrases are known, the `FIRST_STRINGS` of the highest totals come first, and fast;
+        if rates move, all do, since holders leave.
         """
         domain, lane = self.question.domain, self.pieces_of((), counters.moduli, code)
         if not isinstance(domain, Hashed) or not counters.items:
@@ -321,11 +323,13 @@ class FetchSchedule:
         fetchable = counters.rows.keys() - strings.complete.keys()
         missing = [name for name in likely_heavy(forecast) if name in fetchable]
         least, rounds_left = tuning.MIN_PIECE_BYTES, self.rounds - forecast.plan.round
-        even_rounds = rounds_left
+        drift = drift_of(forecast.state)
+        is_urgent = bool(drift.breaks) or max(drift.phi, drift.trend) >= tuning.MIN_TREND
         if not code.phrases and len(strings.complete) < tuning.FIRST_STRINGS and rounds_left > 1:
             # These strings give phrases, which make all others short.
             missing = missing[: tuning.FIRST_STRINGS]
-            even_rounds = min(rounds_left, tuning.FIRST_STRINGS_ROUNDS)
+            is_urgent = True
+        even_rounds = min(rounds_left, tuning.URGENT_ROUNDS) if is_urgent else rounds_left
         most = {x: code.digit_bytes * strings.most_digits(x, code) for x in missing}
         ratio = strings.bytes_per_byte(code)
         expected = {x: strings.expected_bytes(x, rounds_left, ratio) for x in missing}

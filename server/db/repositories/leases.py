@@ -179,7 +179,8 @@ class LeaseRepository(Repository):
     def renew(self, session: Session, lease: Lease, seconds: float) -> bool:
         """Let `lease` expire after `seconds` from now; False if its job was claimed again."""
         expires = self.database.now(session) + timedelta(seconds=seconds)
-        query = update(LeaseRow).where(*_is_lease(lease)).values(expires=expires)
+        is_same = LeaseRow.job == lease.job, LeaseRow.version == lease.version
+        query = update(LeaseRow).where(*is_same).values(expires=expires)
         return session.scalar(query.returning(LeaseRow.version)) is not None
 
     async def release(self, lease: Lease) -> None:
@@ -271,7 +272,3 @@ def _claim_row(row: LeaseRow | None, claim: _Claim, now: datetime) -> Lease | No
     row.holder, row.version = claim.holder, row.version + 1
     row.expires = now + claim.duration
     return Lease(row.job, row.holder, row.version)
-
-
-def _is_lease(lease: Lease) -> tuple[ColumnElement[bool], ...]:
-    return LeaseRow.job == lease.job, LeaseRow.version == lease.version

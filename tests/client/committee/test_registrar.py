@@ -257,14 +257,10 @@ async def test_a_key_that_may_not_seat_ends_the_registrar(kind: ProblemType, sta
             await Registrar(REGISTRAR, DrawRecord()).serve(Transport(http))
 
 
-def other_list(at: Service) -> None:
-    at.rows, at.view = at.rows[1:], at.view.model_copy(update={"joiners": 19})
-
-
 async def test_a_server_that_drops_a_joiner_gets_no_other_draw_for_the_plan() -> None:
     registrar, at = Registrar(REGISTRAR, DrawRecord(), Random(1)), service()
     assert await asked(at, registrar) == [""]
-    other_list(at)
+    at.rows, at.view = at.rows[1:], at.view.model_copy(update={"joiners": 19})
     assert await asked(at, registrar) == ["other joiners were seated for the same plan before"]
     assert len(at.received) == 1
     assert await asked(at, registrar) == []  # a refusal is reported once

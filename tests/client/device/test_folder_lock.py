@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -180,13 +181,10 @@ def test_a_message_whose_record_cannot_be_written_is_not_sent(
 ) -> None:
     state = DeviceState.on_disk(folder, Random(1))
     with state.running(), monkeypatch.context() as full_disk:
-        full_disk.setattr("client.device.folder_lock.os.write", full_disk_error)
+        error = OSError(errno.ENOSPC, "No space left on device")
+        full_disk.setattr("client.device.folder_lock.os.write", Mock(side_effect=error))
         with pytest.raises(JournalError, match="No space left"):
             state.journal.record(vector_entry("s1"))
-
-
-def full_disk_error(*_: object) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 @pytest.mark.parametrize("call", range(1, 9))

@@ -22,10 +22,6 @@ def _zipf(rng: np.random.Generator) -> Counts:
     return np.floor(3000 / np.arange(1, 3001) ** rng.uniform(0.8, 1.1)).astype(np.int64) + 1
 
 
-def _alike(rng: np.random.Generator) -> Counts:
-    return rng.poisson(30, 5000).astype(np.int64)
-
-
 def _sample(truth: Counts, rng: np.random.Generator) -> tuple[Floats, Floats, Counts]:
     """Return estimates and variances of the items with a sampled token, and their true counts."""
     samples = rng.binomial(truth, _SHARE)
@@ -38,7 +34,7 @@ def _runs(kind: str, runs: int) -> list[tuple[Posterior, Counts, Counts]]:
     """Return posteriors, the counts of the known items, and those of all items."""
     rng, results = np.random.default_rng(4), []
     for _ in range(runs):
-        truth = (_zipf if kind == "zipf" else _alike)(rng)
+        truth = _zipf(rng) if kind == "zipf" else rng.poisson(30, 5000)
         estimates, variances, counts = _sample(truth, rng)
         results.append((posterior(estimates, variances, _THRESHOLD, _SHARE), counts, truth))
     return results

@@ -23,10 +23,10 @@ async def scrape(served: Served) -> dict[tuple[str, tuple[str, ...]], float]:
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain; version=")
     return {
-        (sample.name.removeprefix("blindtally_"), _labels(sample.labels)):
-            sample.value
+        (each.name.removeprefix("blindtally_"), tuple(x for _, x in sorted(each.labels.items()))):
+            each.value
         for family in text_string_to_metric_families(answer.text)
-        for sample in family.samples
+        for each in family.samples
     }  # fmt: skip
 
 
@@ -138,10 +138,6 @@ async def test_an_event_counts_once_in_repeated_transactions(postgres_url: str) 
     value = metrics.registry.get_sample_value
     assert value("blindtally_events_total", {"kind": "study-created"}) == 1
     assert value("blindtally_database_errors_total", {"error": "OperationalError"}) == 2
-
-
-def _labels(labels: dict[str, str]) -> tuple[str, ...]:
-    return tuple(value for _, value in sorted(labels.items()))
 
 
 async def test_no_series_states_when_another_was_made(served: Served) -> None:

@@ -263,6 +263,21 @@ def test_strings_of_what_is_heavy_are_fetched_and_of_nothing_else(
     assert min(truth[item] for item in fetched) > 25
 
 
+def test_strings_are_fetched_before_their_holders_leave() -> None:
+    """Common items become rare, and the reverse: 1 has no name, and 7 had none at an even rate."""
+    asked, unnamed = question(domain=Hashed(max_bytes=60), message_bytes=10_900), 0
+    for seed in (1, 2, 3):
+        rng, held = np.random.default_rng(seed), []
+        for late in np.linspace(0, 1, 20):
+            odds = (1 - late) * ZIPF + late * ZIPF[::-1]
+            drawn = rng.choice(ITEMS, 1000, p=odds / odds.sum())
+            held.append([[{f"https://example.org/{x * 9}/ünï?{x}": 1} for x in drawn.tolist()]])
+        *_, last = run_study(MECHANISM, asked, TERMS, held, random.Random(seed), planned=20)
+        heavy = MECHANISM.final_estimates(asked, last.study_state)
+        unnamed += sum(not each.item.startswith("https") for each in heavy)
+    assert unnamed <= 3
+
+
 @pytest.mark.parametrize(("size", "rounds"), [(600, 5), (150, 2)])
 def test_strings_that_are_all_long_are_named_in_few_rounds(size: int, rounds: int) -> None:
     texts = [f"{number:05} " * (size // 6) for number in range(20)]
