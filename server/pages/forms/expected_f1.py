@@ -11,8 +11,8 @@ that fall as rank^-0.5 (many items near the threshold) to rank^-1.3, in short st
 longest ones, and on both sides `_RANGE_DEVIATIONS` of a single study.
 
 Measured with 37 settings that users of the form may choose, which the choice of 1.3 deviations did
-not use, three kinds of data and three studies each: 89% of the 333 studies are inside the range.
-The mean of three studies differs from the table's F1 by 0.040 on average, and by 0.33 at most
+not use, three kinds of data and three studies each: 90% of the 333 studies are inside the range.
+The mean of three studies differs from the table's F1 by 0.039 on average, and by 0.33 at most
 (`python tools/make_f1_table.py --compare 40`).
 """
 

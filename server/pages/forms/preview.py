@@ -62,7 +62,7 @@ class Preview:
         lines = [*_facts(plan), *_cost_lines(plan, size.sent_bytes)]
         details = [] if plan.mechanism in REPORT_MECHANISMS else _sum_lines(plan, size.capacity)
         if expected is not None:
-            note = "in 89% of simulated studies, of flat to steep counts"
+            note = "in 90% of simulated studies, of flat to steep counts"
             f1 = AdviceLine("Expected F1", f"{expected.low:.2f} to {expected.high:.2f}", note)
             lines, details = [f1, *lines], [*_f1_lines(expected, plan.terms), *details]
         return cls(FormErrors({}, []), tuple(lines), tuple(details), _plan_command(plan))
