@@ -78,7 +78,7 @@ class RequestLayer:
         self._answer_error = answer_error
         self._security_headers = SecurityHeaders(settings.hsts_seconds)
         # Unique and no secret: random digits for each request would take longer than the log line.
-        self._id_prefix, self._id_counter = token_hex(12), count()
+        self._id_prefix, self._id_counter = token_hex(12).encode(), count()
         self.body_memory = BodyMemory(largest_body(settings), _sender_of)
         self._refusals = RefusalQueue()
         self._turns = Turns()  # of requests that begin, and of large bodies that are sent
@@ -88,8 +88,7 @@ class RequestLayer:
         if scope["type"] != "http":
             await self._router(scope, receive, send)
             return
-        new_id = b"%s%08x" % (self._id_prefix.encode(), next(self._id_counter))
-        request_id = _sent_id(scope) or new_id
+        request_id = _sent_id(scope) or self._id_prefix + b"%08x" % next(self._id_counter)
         send = with_prefix(send, self._prefix)
         body = LimitedBody(scope, receive, self._settings, self.body_memory)
         wait = partial(self._refusals.wait, body)
